@@ -1,0 +1,106 @@
+"""The one line in ``ADDONS`` that switches the suite on. A user's own settings still win."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+import scrapy
+
+from clusterscrapy.exceptions import ConfigError
+
+if TYPE_CHECKING:
+    from scrapy.settings import BaseSettings
+
+logger = logging.getLogger(__name__)
+
+OLDEST_SCRAPY, TOO_NEW_SCRAPY = (2, 16), (2, 20)
+_SCHEDULER = "clusterscrapy.scheduler.Scheduler"
+_ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
+_MIDDLEWARE_ORDER = 10
+"""On the engine's side of all of Scrapy's own spider middlewares."""
+_EARLY = -10
+"""Before Scrapy's feed exporter, whose files are prepared first."""
+_OTHER_COMMANDS = frozenset({"shell", "fetch", "view", "parse", "check", "bench", "list", "edit"})
+
+
+class Addon:
+    """Scrapy add-on: the shared, crash-safe frontier and what belongs to it.
+
+    Commands that try out single pages (``shell``, ``fetch``, ``parse``, ``check``, ``bench``) keep
+    Scrapy's own scheduler.
+    """
+
+    def update_settings(self, settings: BaseSettings) -> None:
+        """Switch the suite on; a refused configuration ends the process with exit code 8."""
+        try:
+            _check_scrapy()
+            if _running_command() in _OTHER_COMMANDS:
+                return
+            from clusterscrapy.config import Config
+
+            Config.from_settings(settings)
+            _check_event_loop(settings)
+            _switch_on(settings)
+        except ConfigError as exc:
+            _refuse(exc)
+
+
+def _check_scrapy() -> None:
+    version = tuple(int(part) for part in scrapy.__version__.split(".")[:2])
+    if not OLDEST_SCRAPY <= version < TOO_NEW_SCRAPY:
+        raise ConfigError(
+            f"Scrapy {scrapy.__version__} is not supported: clusterscrapy needs "
+            f"{OLDEST_SCRAPY[0]}.{OLDEST_SCRAPY[1]} or later, before "
+            f"{TOO_NEW_SCRAPY[0]}.{TOO_NEW_SCRAPY[1]}; pip install "
+            f"'scrapy>={OLDEST_SCRAPY[0]}.{OLDEST_SCRAPY[1]},<{TOO_NEW_SCRAPY[0]}.{TOO_NEW_SCRAPY[1]}'"
+        )
+
+
+def _check_event_loop(settings: BaseSettings) -> None:
+    reactor = settings["TWISTED_REACTOR"]
+    if settings.getbool("TWISTED_REACTOR_ENABLED", True) and reactor not in (None, _ASYNCIO_REACTOR):
+        raise ConfigError(
+            f"TWISTED_REACTOR={reactor} has no asyncio event loop, which clusterscrapy needs; "
+            f"remove the setting, or use {_ASYNCIO_REACTOR}"
+        )
+
+
+def _switch_on(settings: BaseSettings) -> None:
+    from clusterscrapy.feeds import CrashSafeFeeds
+    from clusterscrapy.lifecycle import Lifecycle
+    from clusterscrapy.spidermw import FrontierSpiderMiddleware
+
+    settings.set("SCHEDULER", _SCHEDULER, "addon")
+    if settings["SCHEDULER"] != _SCHEDULER:
+        logger.warning(
+            "SCHEDULER=%s of your settings wins, so the frontier of clusterscrapy is off; remove "
+            "that line to use it",
+            settings["SCHEDULER"],
+        )
+        return
+    # Since Scrapy 2.19 on by default: a port that executes code, and an error without a home folder.
+    settings.set("REMOTE_CONTROL_ENABLED", False, "addon")
+    settings.setdefault_in_component_priority_dict(
+        "SPIDER_MIDDLEWARES", FrontierSpiderMiddleware, _MIDDLEWARE_ORDER
+    )
+    for extension in (Lifecycle, CrashSafeFeeds):
+        settings.setdefault_in_component_priority_dict("EXTENSIONS", extension, _EARLY)
+
+
+def _running_command() -> str | None:
+    """The ``scrapy`` command being run, from the one frame that knows it: Scrapy tells nobody else."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "scrapy.cmdline" and frame.f_code.co_name == "execute":
+            name = frame.f_locals.get("cmdname")
+            return name if isinstance(name, str) else None
+        frame = frame.f_back
+    return None
+
+
+def _refuse(error: ConfigError) -> NoReturn:
+    sys.stderr.write(f"clusterscrapy: {error}\n")
+    raise SystemExit(error.exit_code)

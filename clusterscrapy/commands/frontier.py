@@ -1,0 +1,241 @@
+"""``scrapy frontier``: look at crawls, and lay hands on them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from scrapy import Request, Spider
+from scrapy.commands import ScrapyCommand
+from scrapy.crawler import Crawler
+from scrapy.exceptions import UsageError
+from scrapy.utils.misc import build_from_crawler, load_object
+
+from clusterscrapy.commands.show import dead_line, dead_record, status_record, status_table, top_screen
+from clusterscrapy.config import Config
+from clusterscrapy.exceptions import ClusterScrapyError, ConfigError
+from clusterscrapy.frontier import DeadLetter, Frontier, key_of
+from clusterscrapy.frontier.codec import url_of
+from clusterscrapy.terms import store_of
+
+if TYPE_CHECKING:
+    from scrapy.utils.request import RequestFingerprinterProtocol
+
+_TOP_EVERY_S = 1.0
+_ACTIONS = {
+    "status": "how many requests wait, are leased, done and dead, and who works",
+    "top": "the same, live, with rates; Ctrl-C ends it",
+    "why": "where a URL stands: never seen, waiting, leased, done or dead",
+    "pause": "hand out no more requests; what is being fetched is finished",
+    "resume": "go on after a pause",
+    "drop": "forget a crawl with its queue, its memory and its dead letters",
+    "dead": "the dead letters: what failed for good, and why; 'dead replay' queues them again",
+}
+
+
+class Command(ScrapyCommand):
+    """Hands for every kind of frontier."""
+
+    requires_project = False
+    requires_crawler_process = False
+
+    def syntax(self) -> str:
+        """One line of usage."""
+        return "[-s NAME=VALUE] <action> [options]"
+
+    def short_desc(self) -> str:
+        """One line of help."""
+        return "Look at a crawl's frontier, or pause, resume, drop and replay"
+
+    def long_desc(self) -> str:
+        """What it acts on."""
+        return (
+            "Acts on the crawls of CLUSTER_FRONTIER_URL (settings or environment). A crawl is named "
+            "by its full name or by its spider; with one crawl in the store no name is needed."
+        )
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """One subparser for each action, each with ``--help`` and ``-s``."""
+        super().add_options(parser)
+        common = argparse.ArgumentParser(add_help=False)
+        common.add_argument(
+            "-s",
+            "--set",
+            action="append",
+            default=argparse.SUPPRESS,
+            metavar="NAME=VALUE",
+            help="set/override setting (may be repeated)",
+        )
+        actions = parser.add_subparsers(dest="action", metavar="<action>", title="actions")
+        subparsers = {
+            name: actions.add_parser(
+                name, parents=[common], help=text, description=text[0].upper() + text[1:] + "."
+            )
+            for name, text in _ACTIONS.items()
+        }
+        subparsers["why"].add_argument("url", metavar="URL")
+        dead = subparsers["dead"]
+        dead.add_argument("what", nargs="?", choices=("list", "replay"), default="list")
+        dead.add_argument("urls", nargs="*", metavar="URL", help="only these URLs (default: all)")
+        for name, sub in subparsers.items():
+            if name in ("why", "dead"):
+                sub.add_argument("--crawl", dest="crawl", metavar="CRAWL")
+            else:
+                sub.add_argument("crawl", nargs="?", metavar="CRAWL")
+        for name in ("status", "dead", "why"):
+            subparsers[name].add_argument("--json", action="store_true", help="print JSON")
+        subparsers["drop"].add_argument(
+            "--force", action="store_true", help="also while workers are alive; they close"
+        )
+        subparsers["top"].add_argument(
+            "--seconds", type=float, default=float("inf"), metavar="N", help="stop after N seconds"
+        )
+
+    def run(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Run one action; errors are one sentence on standard error."""
+        if not opts.action:
+            raise UsageError(f"name an action: {', '.join(_ACTIONS)}", print_help=True)
+        if args:
+            raise UsageError(f"unknown argument {args[0]!r}; see 'scrapy frontier {opts.action} --help'")
+        try:
+            assert self.settings is not None
+            self.config = Config.from_settings(self.settings)
+            self.store = store_of(self.config)
+            getattr(self, f"_{opts.action}")(opts)
+        except ClusterScrapyError as exc:
+            sys.stderr.write(f"clusterscrapy: {exc}\n")
+            self.exitcode = exc.exit_code
+
+    # --- which crawl -----------------------------------------------------------------------
+
+    def _matching(self, wanted: str | None) -> list[Frontier]:
+        names = self.store.names()
+        wanted = wanted or ""
+        if wanted in names:
+            return [self.store.frontier(wanted)]
+        crawl_id = self.config.crawl_id
+        chosen = [
+            name
+            for name in names
+            if (not wanted or name.startswith(f"{wanted}-"))
+            and (not crawl_id or name.endswith(f"-{crawl_id}"))
+        ]
+        if wanted and not chosen:
+            known = ", ".join(names) or "none"
+            raise ConfigError(f"no crawl {wanted!r} in {self.config.frontier_url}; it has: {known}")
+        return [self.store.frontier(name) for name in chosen]
+
+    def _one(self, wanted: str | None) -> Frontier:
+        found = self._matching(wanted)
+        if not found:
+            raise ConfigError(
+                f"there is no crawl in {self.config.frontier_url}; 'scrapy crawl' begins one"
+            )
+        if len(found) > 1:
+            names = ", ".join(frontier.name for frontier in found)
+            raise ConfigError(f"several crawls match: {names}; name one")
+        return found[0]
+
+    # --- actions -----------------------------------------------------------------------------
+
+    def _status(self, opts: argparse.Namespace) -> None:
+        found = [frontier.status() for frontier in self._matching(opts.crawl)]
+        if opts.json:
+            records = [status_record(status) for status in found] or [status_record(None)]
+            _print_json(records[0] if len(records) == 1 else records)
+        elif found:
+            print(status_table(found))
+        else:
+            print(f"no crawl in {self.config.frontier_url}; 'scrapy crawl' begins one")
+
+    def _top(self, opts: argparse.Namespace) -> None:
+        frontier = self._one(opts.crawl)
+        until = time.monotonic() + opts.seconds
+        before = None
+        try:
+            while True:
+                status = frontier.status()
+                screen = top_screen(status, before, _TOP_EVERY_S)
+                sys.stdout.write(f"\x1b[H\x1b[J{screen}\n" if sys.stdout.isatty() else f"{screen}\n")
+                sys.stdout.flush()
+                before = status
+                if time.monotonic() + _TOP_EVERY_S > until or status.state == "finished":
+                    return
+                time.sleep(_TOP_EVERY_S)
+        except KeyboardInterrupt:
+            return
+
+    def _why(self, opts: argparse.Namespace) -> None:
+        found = self._matching(opts.crawl)
+        if not found:
+            raise ConfigError(f"there is no crawl in {self.config.frontier_url}")
+        try:
+            request = Request(opts.url)
+        except ValueError as exc:
+            raise ConfigError(f"{opts.url!r} is no URL ({exc}); give it whole, with http://") from exc
+        key = key_of(self._fingerprinter().fingerprint(request))
+        standings = {frontier.name: frontier.why(key, request.url) for frontier in found}
+        if opts.json:
+            records = [{"crawl": n, "state": s.state, "detail": s.detail} for n, s in standings.items()]
+            _print_json(records[0] if len(records) == 1 else records)
+            return
+        for name, standing in standings.items():
+            print(f"{name}: {standing.state} ({standing.detail})")
+
+    def _fingerprinter(self) -> RequestFingerprinterProtocol:
+        assert self.settings is not None
+        crawler = Crawler(Spider, self.settings)
+        cls = load_object(self.settings["REQUEST_FINGERPRINTER_CLASS"])
+        made: RequestFingerprinterProtocol = build_from_crawler(cls, crawler)
+        return made
+
+    def _pause(self, opts: argparse.Namespace) -> None:
+        frontier = self._one(opts.crawl)
+        frontier.pause()
+        print(f"{frontier.name}: paused; 'scrapy frontier resume' goes on")
+
+    def _resume(self, opts: argparse.Namespace) -> None:
+        frontier = self._one(opts.crawl)
+        frontier.pause(False)
+        print(f"{frontier.name}: resumed")
+
+    def _drop(self, opts: argparse.Namespace) -> None:
+        frontier = self._one(opts.crawl)
+        status = frontier.status()
+        frontier.drop(force=opts.force)
+        print(f"{frontier.name}: dropped ({status.waiting} waiting, {status.dead} dead letters)")
+
+    def _dead(self, opts: argparse.Namespace) -> None:
+        frontiers = [self._one(opts.crawl)] if opts.what == "replay" else self._matching(opts.crawl)
+        for frontier in frontiers:
+            letters = [d for d in frontier.dead_letters() if not opts.urls or _url(d) in opts.urls]
+            if opts.what == "replay":
+                self._replay(frontier, letters, everything=not opts.urls)
+            elif opts.json:
+                for letter in letters:
+                    _print_json(dead_record(frontier.name, letter))
+            else:
+                for letter in letters:
+                    print(dead_line(letter))
+                print(f"{frontier.name}: {len(letters)} dead letters")
+
+    def _replay(
+        self, frontier: Frontier, letters: Sequence[DeadLetter], *, everything: bool
+    ) -> None:
+        count = frontier.replay(None if everything else [letter.key for letter in letters])
+        left = len(letters) - count
+        also = f"; {left} cannot be replayed, they never were whole requests" if left > 0 else ""
+        print(f"{frontier.name}: {count} queued again{also}")
+
+
+def _url(letter: DeadLetter) -> str:
+    return url_of(letter.payload) if letter.payload else ""
+
+
+def _print_json(value: object) -> None:
+    import json
+
+    print(json.dumps(value, ensure_ascii=False))

@@ -1,0 +1,101 @@
+"""How the state of a crawl is shown: tables for people, records for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from clusterscrapy.frontier import DeadLetter, Status
+from clusterscrapy.frontier.codec import describe
+
+_COUNTS = ("waiting", "leased", "done", "dead", "seen", "late")
+_COLUMNS = ("crawl", "state", "waiting", "leased", "done", "dead", "seen", "workers")
+_BAR_WIDTH = 40
+
+
+def status_record(status: Status | None) -> dict[str, Any]:
+    """A status as JSON; ``None`` is a store without a crawl."""
+    status = status or Status("", "none")
+    return {
+        "crawl": status.crawl,
+        "state": status.state,
+        **{name: getattr(status, name) for name in _COUNTS},
+        "workers": len(status.workers),
+        "worker_names": [worker.name for worker in status.workers],
+        "start": status.start,
+        "run": status.run,
+        "dupefilter": status.dupefilter,
+        "started_at": _when(status.started_at),
+        "finished_at": _when(status.finished_at),
+    }
+
+
+def status_table(statuses: Sequence[Status]) -> str:
+    """A table, one crawl a line, and the workers under it."""
+    rows = [_COLUMNS]
+    for status in statuses:
+        counts = (str(getattr(status, name)) for name in _COLUMNS[2:7])
+        rows.append((status.crawl, status.state, *counts, str(len(status.workers))))
+    lines = _aligned(rows)
+    for status in statuses:
+        lines.extend(
+            f"  {status.crawl}: {worker.name} holds {worker.leased}" for worker in status.workers
+        )
+    return "\n".join(lines)
+
+
+def top_screen(status: Status, before: Status | None, seconds: float) -> str:
+    """One screen: counts, rates since ``before``, a bar, and each worker."""
+    done = (status.done - before.done) / seconds if before else 0.0
+    queued = (status.seen - before.seen) / seconds if before else 0.0
+    known = status.done + status.dead + status.leased + status.waiting
+    share = (status.done + status.dead) / known if known else 0.0
+    filled = round(share * _BAR_WIDTH)
+    head = f"{status.crawl}: {status.state}, {len(status.workers)} workers"
+    return "\n".join(
+        [
+            head,
+            f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] {share:4.0%} of what is known",
+            f"done {status.done} ({done:.1f}/s) · waiting {status.waiting} ({queued:+.1f}/s new) · "
+            f"leased {status.leased} · dead {status.dead}",
+            *(f"  {worker.name} holds {worker.leased}" for worker in status.workers),
+        ]
+    )
+
+
+def dead_record(crawl: str, letter: DeadLetter) -> dict[str, Any]:
+    """A dead letter as JSON."""
+    request = describe(letter.payload) if letter.payload else {}
+    return {
+        "crawl": crawl,
+        "key": letter.key.hex(),
+        "reason": letter.reason,
+        "detail": letter.detail,
+        "died_at": _when(letter.died_at),
+        "deaths": letter.deaths,
+        "run": letter.run,
+        "worker": letter.worker,
+        **request,
+    }
+
+
+def dead_line(letter: DeadLetter) -> str:
+    """A dead letter as one line."""
+    request = describe(letter.payload) if letter.payload else {}
+    url = f"{request.get('method', '')} {request.get('url', '(no request)')}".strip()
+    return f"{_when(letter.died_at)}  {letter.reason:<14} {url}  {letter.detail}"
+
+
+def _when(seconds: float) -> str | None:
+    if not seconds:
+        return None
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        "  ".join(c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths)))
+        for row in rows
+    ]

@@ -1,0 +1,38 @@
+"""What ``crawl`` and ``runspider`` share: the exit code says how the worker ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from clusterscrapy.identity import remember_arguments
+from clusterscrapy.outcome import exit_code
+
+if TYPE_CHECKING:
+    import argparse
+
+    from scrapy.crawler import Crawler
+
+
+class WorkerCommand:
+    """Mixin in front of a Scrapy command that runs one spider.
+
+    Exit codes: 0 finished, 4 closed by a limit, 5 stopped with work left, 6 the store was away too
+    long, 8 the configuration was refused; anything else is a crash. Without the add-on the command
+    is Scrapy's own.
+    """
+
+    exitcode: int
+    _crawlers: list[Crawler]
+
+    def _create_crawler(self, spidercls: Any) -> Crawler:
+        crawler: Crawler = super()._create_crawler(spidercls)  # type: ignore[misc]
+        remember_arguments(crawler, self._arguments)
+        self._crawlers.append(crawler)
+        return crawler
+
+    def run(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Run the spider and take over its exit code."""
+        self._crawlers, self._arguments = [], dict(opts.spargs)
+        super().run(args, opts)  # type: ignore[misc]
+        for crawler in self._crawlers:
+            self.exitcode = exit_code(crawler) or self.exitcode

@@ -1,0 +1,55 @@
+"""From a request to the key it is known by.
+
+The dupe filter itself lives in the frontier, where "seen" and "queued" are one step; this is the
+worker's side of it. ``CLUSTER_DUPEFILTER`` chooses the kind.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from clusterscrapy.frontier.protocol import KEY_BYTES, key_of
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.utils.request import RequestFingerprinterProtocol
+
+logger = logging.getLogger(__name__)
+
+
+class RequestKeys:
+    """Names requests for the frontier.
+
+    A filtered request is known by its fingerprint (Scrapy's configured fingerprinter); a
+    ``dont_filter`` request gets a key of its own, so that equal ones are kept apart.
+    """
+
+    def __init__(self, fingerprinter: RequestFingerprinterProtocol, *, kind: str, debug: bool = False):
+        self.fingerprinter = fingerprinter
+        self.kind = kind
+        self.debug = debug
+        self._told = False
+
+    def filtered(self, request: Request) -> bool:
+        """True when the filter decides whether this request is queued."""
+        return self.kind != "none" and not request.dont_filter
+
+    def key(self, request: Request) -> bytes:
+        """The request's key: from its fingerprint when filtered, else random."""
+        if self.filtered(request):
+            return key_of(self.fingerprinter.fingerprint(request))
+        return os.urandom(KEY_BYTES)
+
+    def log(self, request: Request) -> None:
+        """Say that a request was filtered, as Scrapy does: the first one, or all with DUPEFILTER_DEBUG."""
+        if self.debug:
+            logger.debug("Filtered duplicate request: %s", request)
+        elif not self._told:
+            self._told = True
+            logger.debug(
+                "Filtered duplicate request: %s - no more duplicates will be shown (see "
+                "DUPEFILTER_DEBUG to show all duplicates)",
+                request,
+            )

@@ -1,0 +1,125 @@
+"""Makes Scrapy's own feeds (``-O``, ``FEEDS``) survive a kill, where their format allows it.
+
+A local file of lines is written through after every item, so what a page yielded is on disk before
+the page is acknowledged; a resumed crawl appends to it, also with ``-O``. Other formats and storages
+keep items in a buffer until the end: they are named once, and a resumed crawl puts what an earlier
+run left aside instead of overwriting it.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scrapy import signals
+from scrapy.exceptions import NotConfigured
+from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
+
+from clusterscrapy.scheduler import scheduler_of, uses_frontier
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+    from typing_extensions import Self
+
+logger = logging.getLogger(__name__)
+
+LINE_FORMATS = frozenset({"jsonlines", "jsonl", "jl"})
+
+
+class CrashSafeFeeds:
+    """Flushes line feeds item by item and appends to them on a resume."""
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Build for a crawler; disabled when it uses another scheduler or has no feeds."""
+        has_feeds = crawler.settings.getdict("FEEDS") or crawler.settings["FEED_URI"]
+        if not uses_frontier(crawler.settings) or not has_feeds:
+            raise NotConfigured
+        feeds = cls(crawler)
+        crawler.signals.connect(feeds.prepare, signals.spider_opened)
+        return feeds
+
+    def __init__(self, crawler: Crawler) -> None:
+        self.crawler = crawler
+
+    def prepare(self) -> None:
+        """Before the exporter opens its files: decide for each whether it appends."""
+        exporter = self.crawler.get_extension(FeedExporter)
+        scheduler = scheduler_of(self.crawler)
+        if exporter is None or scheduler is None or scheduler.opening is None:
+            return
+        # Connected now, so that it runs after the exporter has taken an item.
+        self.crawler.signals.connect(self.flush, signals.item_scraped)
+        for uri, options in exporter.feeds.items():
+            path = self._local_path(exporter, uri, options)
+            if path is None or not _is_lines(options):
+                logger.warning(
+                    "Feed %s is written at the end only: a killed worker loses its items. Local JSON "
+                    "lines (-O items.jl) are safe",
+                    uri,
+                )
+                if path is not None and not scheduler.opening.fresh:
+                    _put_aside(path)
+            else:
+                self._prepare_lines(path, options, fresh=scheduler.opening.fresh)
+
+    def _prepare_lines(self, path: Path, options: dict[str, Any], *, fresh: bool) -> None:
+        exists = path.exists() and path.stat().st_size > 0
+        if exists and fresh and options.get("overwrite"):
+            path.write_bytes(b"")
+        elif exists and not fresh:
+            _drop_torn_line(path)
+            if options.get("overwrite"):
+                logger.info("Resuming: items are appended to %s", path)
+        # Appending, because several workers of one crawl may write the same file line by line.
+        options["overwrite"] = False
+
+    def _local_path(
+        self, exporter: FeedExporter, uri: str, options: dict[str, Any]
+    ) -> Path | None:
+        if "%(batch_" in uri or options.get("batch_item_count"):
+            return None
+        params = exporter._get_uri_params(self.crawler.spider, options["uri_params"])
+        storage = exporter._get_storage(uri % params, options)
+        return Path(storage.path) if isinstance(storage, FileFeedStorage) else None
+
+    def flush(self) -> None:
+        """Write through what the exporter has buffered, whole lines at a time."""
+        exporter = self.crawler.get_extension(FeedExporter)
+        for slot in exporter.slots if exporter is not None else ():
+            if slot.file is not None and slot.format in LINE_FORMATS and not slot.file.closed:
+                slot.file.flush()
+
+
+def _is_lines(options: dict[str, Any]) -> bool:
+    return options["format"] in LINE_FORMATS and not options.get("postprocessing")
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Cut off half a line at the end; the page it came from was not acknowledged."""
+    with path.open("rb+") as file:
+        size = file.seek(0, 2)
+        keep = size
+        while keep > 0:
+            start = max(0, keep - 65_536)
+            file.seek(start)
+            newline = file.read(keep - start).rfind(b"\n")
+            if newline >= 0:
+                keep = start + newline + 1
+                break
+            keep = start
+        if keep < size:
+            file.truncate(keep)
+
+
+def _put_aside(path: Path) -> None:
+    if not path.exists() or not path.stat().st_size:
+        return
+    number = 1
+    while (aside := path.with_name(f"{path.stem}.part-{number}{path.suffix}")).exists():
+        number += 1
+    path.rename(aside)
+    logger.warning("Resuming: the items of the earlier part are kept in %s", aside)
+
+

@@ -1,0 +1,116 @@
+"""The frontier: queue, dupe filter, leases and dead letters of a crawl, behind one small Protocol.
+
+:func:`open_store` turns a ``CLUSTER_FRONTIER_URL`` into a :class:`Store` of crawls; a
+:class:`Frontier` is one crawl; a :class:`Session` is one worker in it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from clusterscrapy.exceptions import ConfigError
+from clusterscrapy.frontier.protocol import (
+    Ack,
+    Batch,
+    Bury,
+    CrawlGone,
+    DeadLetter,
+    Delivery,
+    Fail,
+    Filter,
+    Frontier,
+    LeaseLost,
+    Opening,
+    Push,
+    Release,
+    Reply,
+    Scheme,
+    SchemeMismatch,
+    Session,
+    Standing,
+    StartDone,
+    Status,
+    Store,
+    StoreEmptied,
+    Terms,
+    WorkerStatus,
+    key_of,
+)
+
+__all__ = [
+    "Ack",
+    "Batch",
+    "Bury",
+    "CrawlGone",
+    "DeadLetter",
+    "Delivery",
+    "Fail",
+    "Filter",
+    "Frontier",
+    "LeaseLost",
+    "Opening",
+    "Push",
+    "Release",
+    "Reply",
+    "Scheme",
+    "SchemeMismatch",
+    "Session",
+    "Standing",
+    "StartDone",
+    "Status",
+    "Store",
+    "StoreEmptied",
+    "Terms",
+    "WorkerStatus",
+    "key_of",
+    "open_store",
+]
+
+_DEFAULT_FOLDER = Path(".scrapy") / "frontier"
+_FORMS = "sqlite://, sqlite:///FOLDER, redis://HOST:PORT/DATABASE, rediss://… or memory://"
+
+
+def open_store(url: str, project: Path | None = None) -> Store:
+    """The store a ``CLUSTER_FRONTIER_URL`` names. Nothing is contacted or created yet.
+
+    Args:
+        url: ``sqlite://`` (the folder ``.scrapy/frontier`` of the project), ``sqlite:///abs/folder``,
+            ``sqlite://./relative``, ``redis://…``, ``rediss://…`` or ``memory://``.
+        project: the folder relative paths start from; the current one by default.
+
+    Raises:
+        ConfigError: the URL has none of these forms.
+    """
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as exc:
+        raise ConfigError(f"CLUSTER_FRONTIER_URL={url!r} is malformed ({exc}); use {_FORMS}") from exc
+    if "://" in url and parts.scheme == "sqlite":
+        from clusterscrapy.frontier.sqlite import SqliteStore
+
+        return SqliteStore(url, _folder(url, parts.netloc + parts.path, project or Path()))
+    if "://" in url and parts.scheme == "memory":
+        from clusterscrapy.frontier.sqlite import MemoryStore
+
+        return MemoryStore(url, parts.netloc + parts.path)
+    if "://" in url and parts.scheme in ("redis", "rediss"):
+        if not parts.hostname:
+            raise ConfigError(f"CLUSTER_FRONTIER_URL={url!r} names no host; use {_FORMS}")
+        from clusterscrapy.frontier.redis import RedisStore
+
+        return RedisStore(url)
+    raise ConfigError(f"CLUSTER_FRONTIER_URL={url!r} is no frontier; use {_FORMS}")
+
+
+def _folder(url: str, path: str, project: Path) -> Path:
+    text = unquote(path)
+    # sqlite:////abs is how SQLAlchemy writes it; both mean the same folder here.
+    folder = Path("/" + text.lstrip("/") if text.startswith("/") else text or _DEFAULT_FOLDER)
+    folder = folder if folder.is_absolute() else project / folder
+    if folder.is_file():
+        raise ConfigError(
+            f"CLUSTER_FRONTIER_URL={url} names a file; name a folder, each crawl gets a file in it"
+        )
+    return folder

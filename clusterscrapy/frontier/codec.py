@@ -1,0 +1,1 @@
+def url_of(p): return ""

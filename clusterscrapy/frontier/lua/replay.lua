@@ -1,0 +1,28 @@
+-- Queues dead letters again and opens a finished crawl.
+-- KEYS[1] state (HASH)
+-- ARGV[1] '' for all, or fields of dead (20 bytes each)
+-- Returns how many were queued; one without a payload stays. O(dead letters).
+local fields = {}
+if ARGV[1] == '' then
+  fields = redis.call('ZRANGE', at('dead_order'), 0, -1)
+else
+  for i = 1, #ARGV[1], 20 do fields[#fields + 1] = string.sub(ARGV[1], i, i + 19) end
+end
+local back, n = {}, 0
+for _, field in ipairs(fields) do
+  local letter = redis.call('HGET', at('dead'), field)
+  if letter then
+    local entry = cmsgpack.unpack(letter)[7]
+    if #entry > HEAD then
+      add_to(back, with_deaths(entry, 0))
+      redis.call('HDEL', at('dead'), field)
+      redis.call('ZREM', at('dead_order'), field)
+      n = n + 1
+    end
+  end
+end
+if n > 0 then
+  enqueue(back, false)
+  set('finished_at', 0)
+end
+return n

@@ -1,0 +1,371 @@
+"""What a frontier is: the words and the shapes every backend shares.
+
+A *frontier* holds one crawl: the requests that wait, those leased to workers, the dead
+letters and the memory of what was ever queued. A *session* is one worker's stay in it.
+Everything a worker changes travels through :meth:`Session.sync`, an ordered list of
+operations applied in one atomic step; so a child is always stored before, or together
+with, the acknowledgement of the page that yielded it.
+
+All calls block and are made from one thread per session (:class:`~clusterscrapy.frontier.courier.Courier`
+keeps them off the event loop); :meth:`Session.beat` alone may be called from another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, NamedTuple, Protocol
+
+from clusterscrapy.exceptions import ConfigError, FrontierError
+
+KEY_BYTES = 16
+"""Length of the key that names a request inside a frontier."""
+
+SOLO_AFTER_DEATHS = 2
+"""A request that was inside a worker at this many deaths runs alone in its next worker."""
+
+
+def key_of(fingerprint: bytes) -> bytes:
+    """The frontier's key for a request fingerprint.
+
+    Fingerprints of custom fingerprinters may have any length and distribution; a Bloom filter
+    needs uniform bits, so the fingerprint is hashed once more (BLAKE2b, 16 bytes).
+    """
+    return blake2b(fingerprint, digest_size=KEY_BYTES).digest()
+
+
+class LeaseLost(FrontierError):
+    """This worker was declared dead and its leases went to others; it joins again with a new epoch."""
+
+
+class CrawlGone(FrontierError):
+    """The crawl was dropped, or a new run of it began, while this worker was in it."""
+
+
+class StoreEmptied(FrontierError):
+    """The store has forgotten the whole crawl (restarted without its data, flushed)."""
+
+
+class SchemeMismatch(ConfigError):
+    """This worker would compute other fingerprints than the crawl's workers before it."""
+
+
+# --- what a worker tells the frontier ------------------------------------------------
+
+
+class Push(NamedTuple):
+    """Queue a request. Seen and queued is one step: a filtered key is marked only when it is queued."""
+
+    key: bytes
+    payload: bytes
+    priority: int = 0
+    filtered: bool = True
+    start: int = -1
+    """Its ordinal among the requests of ``start()`` that are known by ordinal, else -1."""
+
+
+class Ack(NamedTuple):
+    """The page is done: its children are stored and its items accepted."""
+
+    key: bytes
+
+
+class Fail(NamedTuple):
+    """The page is given up: the lease becomes a dead letter."""
+
+    key: bytes
+    reason: str
+    detail: str
+
+
+class Release(NamedTuple):
+    """Hand a lease back unused; it goes to the front of its queue."""
+
+    key: bytes
+
+
+class Bury(NamedTuple):
+    """Keep something that never could be queued as a dead letter."""
+
+    key: bytes
+    payload: bytes
+    reason: str
+    detail: str
+
+
+class StartDone(NamedTuple):
+    """``start()`` of this worker is exhausted and stored, or it raised."""
+
+    failed: bool = False
+
+
+Op = Push | Ack | Fail | Release | Bury | StartDone
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One call of :meth:`Session.sync`."""
+
+    ops: Sequence[Op] = ()
+    want: int = 0
+    """How many leases to take at most, after the operations."""
+    entered: Sequence[bytes] = ()
+    """Keys of leases that went from the worker's buffer into its engine since the last call."""
+    claim_start: bool = False
+    """Ask for the right to run ``start()``."""
+
+
+# --- what the frontier answers ---------------------------------------------------------
+
+
+class Delivery(NamedTuple):
+    """One leased request."""
+
+    key: bytes
+    payload: bytes
+    deaths: int
+    """How many workers died while this request was inside their engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to one :class:`Batch`."""
+
+    queued: Sequence[bool] = ()
+    """For each Push of the batch, in order: True when queued, False when already known."""
+    taken: Sequence[Delivery] = ()
+    late: int = 0
+    """Operations on leases this worker no longer had; they changed nothing."""
+    waiting: int = 0
+    leased: int = 0
+    """Leases of all workers together."""
+    workers: int = 1
+    start: str = ""
+    """``""`` nobody runs it, ``"mine"``, ``"theirs"``, ``"done"``, ``"failed"``."""
+    paused: bool = False
+    hungry: bool = False
+    """Another worker asked for work lately and got none."""
+
+    @property
+    def over(self) -> bool:
+        """True when nothing waits, nothing is leased by anyone and no ``start()`` is unfinished."""
+        return not self.waiting and not self.leased and self.start in ("done", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a worker found when it joined."""
+
+    run: int = 1
+    fresh: bool = True
+    """This worker began the run."""
+    late: bool = False
+    """The crawl is finished and this worker came too late to do anything."""
+    finished_ago_s: float = 0.0
+    waiting: int = 0
+    leased: int = 0
+    done: int = 0
+    dead: int = 0
+    workers: int = 1
+    notes: Sequence[str] = ()
+    """Sentences worth logging, e.g. that a stored parameter won over this worker's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """How a crawl remembers what it has seen; fixed by the worker that begins the run."""
+
+    kind: str = "bloom"
+    capacity: int = 1_000_000
+    error_rate: float = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """How this worker computes fingerprints: a digest of its behaviour, and words for a person."""
+
+    digest: str = ""
+    words: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a worker asks for when it joins."""
+
+    worker: str = "worker"
+    info: dict[str, Any] = field(default_factory=dict)
+    resume: bool = True
+    explicit: bool = False
+    """The crawl has an id of its own, so that finished is final."""
+    hold_s: float = 60.0
+    lease_s: float = 15.0
+    max_deliveries: int = 5
+    keep: bool = False
+    order: str = "fifo"
+    filter: Filter = Filter()
+    scheme: Scheme = Scheme()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """One live worker."""
+
+    epoch: str
+    name: str
+    leased: int
+    joined_at: float
+    beat_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Where a crawl stands, in numbers of requests; times are seconds since 1970 by the store's clock."""
+
+    crawl: str
+    state: str
+    """``running``, ``paused``, ``stopped`` (work left, nobody here) or ``finished``."""
+    waiting: int = 0
+    leased: int = 0
+    done: int = 0
+    dead: int = 0
+    seen: int = 0
+    late: int = 0
+    run: int = 0
+    start: str = ""
+    dupefilter: str = ""
+    started_at: float = 0.0
+    finished_at: float = 0.0
+    workers: Sequence[WorkerStatus] = ()
+
+
+class DeadLetter(NamedTuple):
+    """A request that nobody will fetch again unless a person says so."""
+
+    key: bytes
+    payload: bytes
+    reason: str
+    detail: str
+    died_at: float
+    deaths: int
+    run: int
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where one URL stands."""
+
+    state: str
+    """``never seen``, ``waiting``, ``leased``, ``done``, ``dead`` or ``forgotten`` (crawl finished, memory dropped)."""
+    detail: str = ""
+
+
+class Session(Protocol):
+    """One worker's stay in a crawl, under one epoch."""
+
+    opening: Opening
+    epoch: str
+
+    def sync(self, batch: Batch) -> Reply:
+        """Apply the operations in order and take up to ``batch.want`` leases, in one atomic step.
+
+        Raises:
+            FrontierUnavailable: the store did not answer; call again with the *same* batch, which
+                is applied once however often it is sent.
+            LeaseLost: this epoch was declared dead; nothing of the batch was applied.
+            CrawlGone: the crawl was dropped or begun anew; nothing was applied.
+        """
+        ...
+
+    def beat(self) -> bool:
+        """Say that this worker lives; False when it was declared dead meanwhile. Any thread."""
+        ...
+
+    def lapse(self) -> None:
+        """Stop being alive without a word, so that others take over the leases. Any thread."""
+        ...
+
+    def finish(self) -> bool:
+        """Mark the crawl finished if it is over; a finished crawl keeps its summary and dead letters."""
+        ...
+
+    def leave(self) -> int:
+        """Hand every lease back and go. Returns how many were handed back."""
+        ...
+
+
+class Frontier(Protocol):
+    """One crawl in a store, as seen by workers (join) and by people (the rest)."""
+
+    name: str
+
+    def join(self, terms: Terms) -> Session:
+        """Become a worker of this crawl, beginning, resuming or renewing it as the terms say.
+
+        Raises:
+            SchemeMismatch: other fingerprints than the crawl's.
+            ConfigError: a store that cannot keep a crawl (evicts, too old, read-only).
+            FrontierUnavailable: the store does not answer.
+        """
+        ...
+
+    def status(self) -> Status:
+        """Counts and workers now."""
+        ...
+
+    def why(self, key: bytes, url: str) -> Standing:
+        """Where the request with this key or URL stands."""
+        ...
+
+    def pause(self, paused: bool = True) -> None:
+        """Stop handing out leases (or go on); what is being fetched is finished."""
+        ...
+
+    def drop(self, *, force: bool = False) -> None:
+        """Forget the crawl with all it holds, dead letters included.
+
+        Raises:
+            FrontierError: workers are alive and ``force`` is not given.
+        """
+        ...
+
+    def dead_letters(self) -> Iterator[DeadLetter]:
+        """Every dead letter, oldest first."""
+        ...
+
+    def replay(self, keys: Sequence[bytes] | None = None) -> int:
+        """Queue dead letters again (all when ``keys`` is None); returns how many."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files and connections."""
+        ...
+
+
+class Store(Protocol):
+    """A place that holds crawls, named by a URL."""
+
+    url: str
+
+    def names(self) -> list[str]:
+        """The crawls it holds, sorted."""
+        ...
+
+    def frontier(self, name: str) -> Frontier:
+        """The crawl of that name; nothing is created before somebody joins."""
+        ...
+
+
+def scheme_sentence(theirs: str, mine: str) -> str:
+    """The refusal of a worker that computes other fingerprints than its crawl."""
+    return (
+        f"fingerprint scheme mismatch: this crawl's pages are known by {theirs}, this worker would "
+        f"compute {mine}; give all workers the same versions and fingerprinter, or begin anew with "
+        "-s CLUSTER_RESUME=0"
+    )
+
+
+def stored_wins_sentence(setting: str, mine: object, stored: object) -> str:
+    """The notice that a crawl keeps the parameter it was begun with."""
+    return f"{setting}={mine} is ignored: this crawl was begun with {stored}"

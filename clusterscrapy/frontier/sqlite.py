@@ -1,0 +1,736 @@
+"""The embedded frontier: one crawl in one SQLite file, shared by the processes of one machine.
+
+Everything is one transaction per call, so there is no state between two calls that a crash
+could catch. A worker's life is an operating system lock on a file of its own: it is gone the
+moment the process is, and held through a freeze, so leases return at once after a ``kill -9``
+and never from a worker that merely sleeps.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.resources import files
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from clusterscrapy.exceptions import ConfigError, FrontierError, FrontierUnavailable
+from clusterscrapy.frontier.codec import url_of
+from clusterscrapy.frontier.liveness import FileLocks, Liveness, LocalLives
+from clusterscrapy.frontier.protocol import (
+    Ack,
+    Batch,
+    Bury,
+    CrawlGone,
+    DeadLetter,
+    Delivery,
+    Fail,
+    LeaseLost,
+    Opening,
+    Push,
+    Release,
+    Reply,
+    SchemeMismatch,
+    Standing,
+    StartDone,
+    Status,
+    Terms,
+    WorkerStatus,
+    scheme_sentence,
+    stored_wins_sentence,
+)
+
+REAP_EVERY_S = 1.0
+HUNGRY_FOR_S = 2.0
+_BUSY_TIMEOUT_S = 5.0
+_COUNTERS = ("waiting", "leased", "done", "seen", "late")
+
+
+class SqliteStore:
+    """A folder of crawls, one ``NAME.db`` each."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url = url
+        self.folder = folder
+
+    def names(self) -> list[str]:
+        """The crawls in the folder, sorted."""
+        return sorted(path.stem for path in self.folder.glob("*.db"))
+
+    def frontier(self, name: str) -> SqliteFrontier:
+        """The crawl of that name."""
+        path = self.folder / f"{name}.db"
+        return SqliteFrontier(name, path, FileLocks(self.folder / f"{name}.workers"))
+
+
+class MemoryStore:
+    """Crawls in this process's memory, for unit tests of spiders; gone with the process."""
+
+    _shared: dict[str, SqliteFrontier] = {}  # noqa: RUF012 - the point of this store is to be shared
+
+    def __init__(self, url: str, place: str) -> None:
+        self.url = url
+        self.place = place
+
+    def names(self) -> list[str]:
+        """The crawls of this place, sorted."""
+        prefix = f"{self.place}/"
+        return sorted(n.removeprefix(prefix) for n in self._shared if n.startswith(prefix))
+
+    def frontier(self, name: str) -> SqliteFrontier:
+        """The crawl of that name, the same object for everyone in this process."""
+        place = f"{self.place}/{name}"
+        if place not in self._shared:
+            self._shared[place] = SqliteFrontier(name, None, LocalLives())
+        return self._shared[place]
+
+
+class SqliteFrontier:
+    """One crawl in a SQLite database (``path`` None: in memory)."""
+
+    def __init__(self, name: str, path: Path | None, lives: Liveness) -> None:
+        self.name = name
+        self.path = path
+        self.lives = lives
+        self._db: sqlite3.Connection | None = None
+        # One connection for all threads of this object; the lock also makes a transaction whole.
+        self._lock = threading.RLock()
+
+    # --- transactions ---------------------------------------------------------------
+
+    def _open(self) -> sqlite3.Connection:
+        try:
+            if self.path is not None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            db = sqlite3.connect(
+                str(self.path or ":memory:"),
+                timeout=_BUSY_TIMEOUT_S,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+            db.execute("PRAGMA journal_mode = WAL")
+            # NORMAL: a killed process loses nothing; a power cut may take back the last commits,
+            # whole and in order, so pages are fetched again rather than lost.
+            db.execute("PRAGMA synchronous = NORMAL")
+            db.executescript((files("clusterscrapy.frontier") / "schema.sql").read_text("utf-8"))
+        except sqlite3.OperationalError as exc:
+            if "locked" in str(exc) or "busy" in str(exc):
+                raise FrontierUnavailable(f"{self.path} is locked by another process") from exc
+            raise self._unusable(exc) from exc
+        except (OSError, sqlite3.DatabaseError) as exc:
+            raise self._unusable(exc) from exc
+        return db
+
+    def _unusable(self, exc: Exception) -> ConfigError:
+        return ConfigError(
+            f"the embedded frontier cannot use {self.path} ({exc}); "
+            "point CLUSTER_FRONTIER_URL=sqlite:///FOLDER at a folder this user can write to"
+        )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            if self._db is None:
+                self._db = self._open()
+            db = self._db
+            try:
+                db.execute("BEGIN IMMEDIATE")
+                yield db
+                db.execute("COMMIT")
+            except BaseException as exc:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                if isinstance(exc, sqlite3.OperationalError):
+                    raise FrontierUnavailable(f"{self.path}: {exc}") from exc
+                raise
+
+    def close(self) -> None:
+        """Close the file; an in-memory crawl stays until the process ends."""
+        with self._lock:
+            if self._db is not None and self.path is not None:
+                self._db.close()
+                self._db = None
+
+    # --- workers --------------------------------------------------------------------
+
+    def join(self, terms: Terms) -> SqliteSession:
+        """See :meth:`clusterscrapy.frontier.protocol.Frontier.join`."""
+        epoch = secrets.token_hex(8)
+        try:
+            self.lives.begin(epoch)
+        except OSError as exc:
+            raise self._unusable(exc) from exc
+        try:
+            with self._transaction() as db:
+                opening = _Entrance(db, self.lives, terms).enter(epoch)
+        except BaseException:
+            self.lives.end(epoch)
+            raise
+        if opening.late:
+            self.lives.end(epoch)
+        return SqliteSession(self, terms, epoch, opening)
+
+    # --- people ---------------------------------------------------------------------
+
+    def _exists(self) -> bool:
+        return self.path is None or self.path.exists()
+
+    def status(self) -> Status:
+        """See :meth:`clusterscrapy.frontier.protocol.Frontier.status`."""
+        if not self._exists():
+            return Status(self.name, "stopped")
+        with self._transaction() as db:
+            state = _State(db)
+            workers = [
+                WorkerStatus(epoch, name, leased, joined, time.time())
+                for epoch, name, joined, leased in db.execute(
+                    "SELECT epoch, name, joined_at, (SELECT count(*) FROM lease l WHERE "
+                    "l.epoch = w.epoch) FROM worker w ORDER BY joined_at"
+                )
+                if self.lives.alive(epoch)
+            ]
+            dead = state.dead()
+            return Status(
+                crawl=self.name,
+                state=state.words(bool(workers)),
+                dead=dead,
+                run=state.get("run", 0),
+                start=state.start_words(),
+                dupefilter=state.get("filter", ""),
+                started_at=state.get("started_at", 0.0),
+                finished_at=state.get("finished_at", 0.0),
+                workers=workers,
+                **{name: state.get(name, 0) for name in _COUNTERS},
+            )
+
+    def why(self, key: bytes, url: str) -> Standing:
+        """See :meth:`clusterscrapy.frontier.protocol.Frontier.why`."""
+        if not self._exists():
+            return Standing("never seen", "this crawl never began")
+        with self._transaction() as db:
+            return self._why(db, key, url)
+
+    def _why(self, db: sqlite3.Connection, key: bytes, url: str) -> Standing:
+        match = "(key = ? OR instr(payload, ?))"
+        for found, epoch, since, payload in db.execute(
+            f"SELECT key, epoch, since, payload FROM lease WHERE {match}", (key, url.encode())
+        ):
+            if found == key or url_of(payload) == url:
+                row = db.execute("SELECT name FROM worker WHERE epoch = ?", (epoch,)).fetchone()
+                ago = time.time() - since
+                return Standing("leased", f"by {row[0] if row else epoch} for {ago:.0f} s")
+        for found, priority, payload in db.execute(
+            f"SELECT key, priority, payload FROM queue WHERE {match}", (key, url.encode())
+        ):
+            if found == key or url_of(payload) == url:
+                return Standing("waiting", f"priority {priority}")
+        for found, reason, detail, payload in db.execute(
+            f"SELECT key, reason, detail, payload FROM dead WHERE {match} ORDER BY died_at DESC",
+            (key, url.encode()),
+        ):
+            if found == key or url_of(payload) == url:
+                return Standing("dead", f"{reason}: {detail}")
+        if db.execute("SELECT 1 FROM seen WHERE key = ?", (key,)).fetchone():
+            return Standing("done", "fetched, its links and items stored")
+        if _State(db).get("forgotten", 0):
+            return Standing("forgotten", "the crawl is finished and its memory was dropped")
+        return Standing("never seen", "no page of this crawl has yielded it through the filter")
+
+    def pause(self, paused: bool = True) -> None:
+        """See :meth:`clusterscrapy.frontier.protocol.Frontier.pause`."""
+        with self._transaction() as db:
+            _State(db).set("paused", int(paused))
+
+    def drop(self, *, force: bool = False) -> None:
+        """See :meth:`clusterscrapy.frontier.protocol.Frontier.drop`."""
+        with self._transaction() as db:
+            alive = [
+                name
+                for epoch, name in db.execute("SELECT epoch, name FROM worker").fetchall()
+                if self.lives.alive(epoch)
+            ]
+            if alive and not force:
+                raise FrontierError(
+                    f"crawl {self.name} has live workers ({', '.join(alive)}); stop them first, "
+                    "or drop with --force"
+                )
+            run = _State(db).get("run", 0)
+            _empty(db)
+            db.execute("DELETE FROM dead")
+            # The bumped run is what tells a worker still inside that its crawl is gone.
+            _State(db).set("run", run + 1)
+            _State(db).set("dropped", 1)
+        if not alive:
+            self._remove_files()
+
+    def _remove_files(self) -> None:
+        self.close()
+        if self.path is not None:
+            for suffix in (".db", ".db-wal", ".db-shm"):
+                self.path.with_name(self.name + suffix).unlink(missing_ok=True)
+        else:
+            self._db = None
+        self.lives.forget()
+
+    def dead_letters(self) -> Iterator[DeadLetter]:
+        """See :meth:`clusterscrapy.frontier.protocol.Frontier.dead_letters`."""
+        if not self._exists():
+            return
+        with self._transaction() as db:
+            rows = db.execute(
+                "SELECT key, payload, reason, detail, died_at, deaths, run, worker FROM dead "
+                "ORDER BY died_at, rowid"
+            ).fetchall()
+        for row in rows:
+            yield DeadLetter(*row)
+
+    def replay(self, keys: Sequence[bytes] | None = None) -> int:
+        """See :meth:`clusterscrapy.frontier.protocol.Frontier.replay`."""
+        if not self._exists():
+            return 0
+        with self._transaction() as db:
+            rows = db.execute(
+                "SELECT key, run, priority, payload FROM dead ORDER BY died_at, rowid"
+            ).fetchall()
+            chosen = [r for r in rows if (keys is None or r[0] in keys) and r[3]]
+            for key, run, priority, payload in chosen:
+                db.execute(
+                    "INSERT INTO queue (priority, key, deaths, payload) VALUES (?, ?, 0, ?)",
+                    (priority, key, payload),
+                )
+                db.execute("DELETE FROM dead WHERE key = ? AND run = ?", (key, run))
+            state = _State(db)
+            if chosen:
+                state.add("waiting", len(chosen))
+                state.set("finished_at", 0.0)
+            return len(chosen)
+
+
+class SqliteSession:
+    """One worker in a :class:`SqliteFrontier`."""
+
+    def __init__(self, frontier: SqliteFrontier, terms: Terms, epoch: str, opening: Opening):
+        self.frontier = frontier
+        self.terms = terms
+        self.epoch = epoch
+        self.opening = opening
+        self._reaped_at = 0.0
+
+    def sync(self, batch: Batch) -> Reply:
+        """See :meth:`clusterscrapy.frontier.protocol.Session.sync`."""
+        with self.frontier._transaction() as db:
+            self._check_in(db)
+            state = _State(db)
+            if time.monotonic() - self._reaped_at > REAP_EVERY_S:
+                self._reaped_at = time.monotonic()
+                reap(db, self.frontier.lives, self.terms.max_deliveries)
+            return _Step(db, state, self.epoch, self.opening.run, self.terms).apply(batch)
+
+    def _check_in(self, db: sqlite3.Connection) -> None:
+        if _State(db).get("run", 0) != self.opening.run:
+            raise CrawlGone(f"crawl {self.frontier.name} was dropped or begun anew")
+        known = db.execute("SELECT 1 FROM worker WHERE epoch = ?", (self.epoch,)).fetchone()
+        if not known or not self.frontier.lives.held(self.epoch):
+            raise LeaseLost(f"worker {self.terms.worker} was taken for dead")
+
+    def beat(self) -> bool:
+        """True while the lock is held: the lock itself is the heartbeat."""
+        return self.frontier.lives.held(self.epoch)
+
+    def lapse(self) -> None:
+        """Let go of the lock."""
+        self.frontier.lives.end(self.epoch)
+
+    def finish(self) -> bool:
+        """See :meth:`clusterscrapy.frontier.protocol.Session.finish`."""
+        with self.frontier._transaction() as db:
+            state = _State(db)
+            if state.get("run", 0) != self.opening.run:
+                return False
+            if state.get("finished_at", 0.0):
+                return True
+            over = not state.get("waiting", 0) and not state.get("leased", 0)
+            if not over or state.get("start", "") != "done":
+                return False
+            state.set("finished_at", time.time())
+            dead = state.dead()
+            # Dead letters may be replayed; their pages need the memory of what was seen.
+            if not self.terms.keep and not dead:
+                db.execute("DELETE FROM seen")
+                state.set("forgotten", 1)
+            return True
+
+    def leave(self) -> int:
+        """See :meth:`clusterscrapy.frontier.protocol.Session.leave`."""
+        try:
+            with self.frontier._transaction() as db:
+                if _State(db).get("run", 0) != self.opening.run:
+                    return 0
+                returned = _return_leases(db, self.epoch, None)
+                _forget_worker(db, self.epoch)
+                return returned
+        finally:
+            self.frontier.lives.end(self.epoch)
+
+
+class _State:
+    """The ``state`` table as a small dictionary."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self.db = db
+
+    def get(self, name: str, default: Any) -> Any:
+        row = self.db.execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
+        return default if row is None else row[0]
+
+    def set(self, name: str, value: object) -> None:
+        self.db.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (name, value))
+
+    def add(self, name: str, delta: int) -> None:
+        if delta:
+            self.db.execute(
+                "INSERT INTO state VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET value = value + ?2",
+                (name, delta),
+            )
+
+    def dead(self) -> int:
+        """Dead letters of this run."""
+        query = "SELECT count(*) FROM dead WHERE run = ?"
+        return int(self.db.execute(query, (self.get("run", 0),)).fetchone()[0])
+
+    def words(self, alive: bool) -> str:
+        if self.get("finished_at", 0.0):
+            return "finished"
+        if self.get("paused", 0):
+            return "paused"
+        return "running" if alive else "stopped"
+
+    def start_words(self, epoch: str = "") -> str:
+        start = str(self.get("start", ""))
+        if start in ("", "done", "failed"):
+            return start
+        return "mine" if start == epoch else "theirs"
+
+
+class _Entrance:
+    """Decides what a joining worker finds: a new run, a crawl to resume, or a finished one."""
+
+    def __init__(self, db: sqlite3.Connection, lives: Liveness, terms: Terms) -> None:
+        self.db = db
+        self.lives = lives
+        self.terms = terms
+        self.state = _State(db)
+
+    def enter(self, epoch: str) -> Opening:
+        reap(self.db, self.lives, self.terms.max_deliveries)
+        alone = not self.db.execute("SELECT 1 FROM worker").fetchone()
+        run = self.state.get("run", 0)
+        fresh = not run or bool(self.state.get("dropped", 0))
+        if not fresh and alone:
+            self._tidy_end()
+        finished = self.state.get("finished_at", 0.0)
+        ago = max(0.0, time.time() - finished) if finished else 0.0
+        if not fresh and finished:
+            if self.terms.resume and (self.terms.explicit or ago < self.terms.hold_s):
+                return self._opening(run, late=True, ago=ago)
+            fresh = True
+        elif not fresh and alone and not self.terms.resume:
+            fresh = True
+        notes: list[str] = []
+        if fresh:
+            run = self._begin(run + 1)
+        else:
+            self._check_scheme()
+            notes = self._stored_wins()
+        self.db.execute(
+            "INSERT INTO worker (epoch, name, info, joined_at) VALUES (?, ?, ?, ?)",
+            (epoch, self.terms.worker, json.dumps(self.terms.info), time.time()),
+        )
+        return self._opening(run, fresh=fresh, notes=notes)
+
+    def _tidy_end(self) -> None:
+        """With nobody inside: a crawl that ended unmarked is finished, a failed start() is due again."""
+        if self.state.get("start", "") == "failed":
+            self.state.set("start", "")
+        over = not self.state.get("waiting", 0) and self.state.get("start", "") == "done"
+        if over and not self.state.get("finished_at", 0.0):
+            self.state.set("finished_at", time.time() - self.terms.hold_s)
+
+    def _begin(self, run: int) -> int:
+        _empty(self.db)
+        terms = self.terms
+        for name, value in (
+            ("run", run),
+            ("scheme", terms.scheme.digest),
+            ("scheme_words", terms.scheme.words),
+            ("filter", terms.filter.kind),
+            ("order", terms.order),
+            ("started_at", time.time()),
+        ):
+            self.state.set(name, value)
+        return run
+
+    def _check_scheme(self) -> None:
+        if self.state.get("scheme", "") != self.terms.scheme.digest:
+            raise SchemeMismatch(
+                scheme_sentence(str(self.state.get("scheme_words", "")), self.terms.scheme.words)
+            )
+
+    def _stored_wins(self) -> list[str]:
+        return [
+            stored_wins_sentence(setting, mine, stored)
+            for setting, name, mine in (
+                ("CLUSTER_DUPEFILTER", "filter", self.terms.filter.kind),
+                ("CLUSTER_QUEUE_ORDER", "order", self.terms.order),
+            )
+            if (stored := str(self.state.get(name, mine))) != mine
+        ]
+
+    def _opening(
+        self, run: int, *, fresh: bool = False, late: bool = False, ago: float = 0.0, notes: Sequence[str] = ()
+    ) -> Opening:
+        workers = self.db.execute("SELECT count(*) FROM worker").fetchone()[0]
+        return Opening(
+            run=run,
+            fresh=fresh,
+            late=late,
+            finished_ago_s=ago,
+            waiting=self.state.get("waiting", 0),
+            leased=self.state.get("leased", 0),
+            done=self.state.get("done", 0),
+            dead=self.state.dead(),
+            workers=workers,
+            notes=notes,
+        )
+
+
+class _Step:
+    """One :class:`Batch` against one transaction."""
+
+    def __init__(self, db: sqlite3.Connection, state: _State, epoch: str, run: int, terms: Terms):
+        self.db = db
+        self.state = state
+        self.epoch = epoch
+        self.run = run
+        self.terms = terms
+        self.filtered = state.get("filter", "bloom") != "none"
+        self.delta = dict.fromkeys(_COUNTERS, 0)
+        self.queued: list[bool] = []
+
+    def apply(self, batch: Batch) -> Reply:
+        if batch.claim_start and self.state.get("start", "") == "":
+            self.state.set("start", self.epoch)
+        for op in batch.ops:
+            self._apply(op)
+        if batch.entered:
+            self.db.executemany(
+                "UPDATE lease SET entered = 1 WHERE key = ? AND epoch = ?",
+                [(key, self.epoch) for key in batch.entered],
+            )
+        waiting = self.state.get("waiting", 0) + self.delta["waiting"]
+        taken: Sequence[Delivery] = ()
+        paused = bool(self.state.get("paused", 0))
+        hungry = self._others_hungry()
+        if batch.want and not paused:
+            taken = self._take(self._share(batch.want, waiting, hungry))
+            if taken or not waiting:
+                hungry_at = 0.0 if taken else time.time()
+                self.db.execute(
+                    "UPDATE worker SET hungry_at = ? WHERE epoch = ?", (hungry_at, self.epoch)
+                )
+        for name, delta in self.delta.items():
+            self.state.add(name, delta)
+        return Reply(
+            queued=self.queued,
+            taken=taken,
+            late=self.delta["late"],
+            waiting=self.state.get("waiting", 0),
+            leased=self.state.get("leased", 0),
+            workers=self.db.execute("SELECT count(*) FROM worker").fetchone()[0],
+            start=self.state.start_words(self.epoch),
+            paused=paused,
+            hungry=hungry,
+        )
+
+    def _apply(self, op: object) -> None:
+        if type(op) is Push:
+            self._push(op)
+        elif type(op) is Ack:
+            if self._unlease(op.key) is not None:
+                self.delta["done"] += 1
+        elif type(op) is Fail:
+            if lease := self._unlease(op.key):
+                _seq, priority, deaths, payload = lease
+                self._bury(op.key, payload, op.reason, op.detail, priority, deaths)
+        elif type(op) is Release:
+            if lease := self._unlease(op.key):
+                _put_back(self.db, op.key, *lease)
+                self.delta["waiting"] += 1
+        elif type(op) is Bury:
+            self._bury(op.key, op.payload, op.reason, op.detail, 0, 0)
+        elif type(op) is StartDone and self.state.get("start", "") == self.epoch:
+            self.state.set("start", "failed" if op.failed else "done")
+
+    def _push(self, push: Push) -> None:
+        fresh = self._first_time(push)
+        self.queued.append(fresh)
+        if fresh:
+            self.db.execute(
+                "INSERT INTO queue (priority, key, deaths, payload) VALUES (?, ?, 0, ?)",
+                (push.priority, push.key, push.payload),
+            )
+            self.delta["waiting"] += 1
+
+    def _first_time(self, push: Push) -> bool:
+        if push.start >= 0:
+            if push.start < self.state.get("start_position", 0):
+                return False
+            self.state.set("start_position", push.start + 1)
+            return True
+        if not push.filtered or not self.filtered:
+            return True
+        fresh = self.db.execute("INSERT OR IGNORE INTO seen VALUES (?)", (push.key,)).rowcount == 1
+        self.delta["seen"] += fresh
+        return fresh
+
+    def _unlease(self, key: bytes) -> tuple[int, int, int, bytes] | None:
+        row: tuple[int, int, int, bytes] | None = self.db.execute(
+            "DELETE FROM lease WHERE key = ? AND epoch = ? RETURNING seq, priority, deaths, payload",
+            (key, self.epoch),
+        ).fetchone()
+        self.delta["leased" if row else "late"] += -1 if row else 1
+        return row
+
+    def _bury(
+        self, key: bytes, payload: bytes, reason: str, detail: str, priority: int, deaths: int
+    ) -> None:
+        bury(self.db, key, payload, reason, detail, priority, deaths, self.terms.worker)
+
+    def _others_hungry(self) -> bool:
+        return bool(
+            self.db.execute(
+                "SELECT 1 FROM worker WHERE epoch != ? AND hungry_at > ?",
+                (self.epoch, time.time() - HUNGRY_FOR_S),
+            ).fetchone()
+        )
+
+    def _share(self, want: int, waiting: int, hungry: bool) -> int:
+        """While another worker has nothing, nobody takes more than an even part."""
+        if not hungry:
+            return want
+        mine, leased, workers = self.db.execute(
+            "SELECT (SELECT count(*) FROM lease WHERE epoch = ?), (SELECT count(*) FROM lease), "
+            "(SELECT count(*) FROM worker)",
+            (self.epoch,),
+        ).fetchone()
+        return max(0, min(want, ceil((waiting + leased) / workers) - mine))
+
+    def _take(self, count: int) -> list[Delivery]:
+        direction = "DESC" if self.state.get("order", "fifo") == "lifo" else "ASC"
+        rows = self.db.execute(
+            "SELECT seq, priority, key, deaths, payload FROM queue "
+            f"ORDER BY priority DESC, seq {direction} LIMIT ?",
+            (count,),
+        ).fetchall()
+        now = time.time()
+        self.db.executemany("DELETE FROM queue WHERE seq = ?", [(row[0],) for row in rows])
+        # OR REPLACE: two waiting requests may share a key after a replay of a dead letter.
+        self.db.executemany(
+            "INSERT OR REPLACE INTO lease (key, epoch, since, seq, priority, deaths, payload) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [(key, self.epoch, now, seq, prio, deaths, p) for seq, prio, key, deaths, p in rows],
+        )
+        self.delta["waiting"] -= len(rows)
+        self.delta["leased"] += len(rows)
+        return [Delivery(key, payload, deaths) for _, _, key, deaths, payload in rows]
+
+
+# --- steps shared by sessions and joins ------------------------------------------------
+
+
+def _empty(db: sqlite3.Connection) -> None:
+    for table in ("state", "queue", "lease", "seen", "worker"):
+        db.execute(f"DELETE FROM {table}")
+
+
+def _put_back(
+    db: sqlite3.Connection, key: bytes, seq: int, priority: int, deaths: int, payload: bytes
+) -> None:
+    db.execute(
+        "INSERT INTO queue (seq, priority, key, deaths, payload) VALUES (?, ?, ?, ?, ?)",
+        (seq, priority, key, deaths, payload),
+    )
+
+
+def bury(
+    db: sqlite3.Connection,
+    key: bytes,
+    payload: bytes,
+    reason: str,
+    detail: str,
+    priority: int,
+    deaths: int,
+    worker: str,
+) -> None:
+    """Write one dead letter."""
+    db.execute(
+        "INSERT OR REPLACE INTO dead VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            key,
+            _State(db).get("run", 0),
+            reason,
+            # A message may hold what no text column can: a lone half of a surrogate pair.
+            detail.encode("utf-8", "backslashreplace").decode(),
+            time.time(),
+            deaths,
+            priority,
+            worker,
+            payload,
+        ),
+    )
+
+
+def _forget_worker(db: sqlite3.Connection, epoch: str) -> None:
+    db.execute("DELETE FROM worker WHERE epoch = ?", (epoch,))
+    db.execute("UPDATE state SET value = '' WHERE name = 'start' AND value = ?", (epoch,))
+
+
+def reap(db: sqlite3.Connection, lives: Liveness, max_deliveries: int) -> None:
+    """Return the leases of workers whose lock is gone."""
+    for (epoch,) in db.execute("SELECT epoch FROM worker").fetchall():
+        if not lives.alive(epoch):
+            _return_leases(db, epoch, max_deliveries)
+            _forget_worker(db, epoch)
+            lives.sweep(epoch)
+
+
+def _return_leases(db: sqlite3.Connection, epoch: str, max_deliveries: int | None) -> int:
+    """Put an epoch's leases back. With ``max_deliveries`` its worker died: count the deaths."""
+    rows = db.execute(
+        "DELETE FROM lease WHERE epoch = ? RETURNING key, entered, seq, priority, deaths, payload",
+        (epoch,),
+    ).fetchall()
+    # A page that kills at once leaves no time to say what was inside: then all were.
+    blame_all = not any(row[1] for row in rows)
+    worker = db.execute("SELECT name FROM worker WHERE epoch = ?", (epoch,)).fetchone()
+    returned = 0
+    for key, entered, seq, priority, deaths, payload in rows:
+        if max_deliveries is not None and (entered or blame_all):
+            deaths += 1
+            if deaths >= max_deliveries:
+                detail = f"{deaths} workers died while it was fetched or parsed"
+                name = worker[0] if worker else epoch
+                bury(db, key, payload, "poison", detail, priority, deaths, name)
+                continue
+        _put_back(db, key, seq, priority, deaths, payload)
+        returned += 1
+    state = _State(db)
+    state.add("leased", -len(rows))
+    state.add("waiting", returned)
+    return returned

@@ -1,0 +1,81 @@
+"""The spider middleware nearest to the engine: who runs ``start()``, and back-pressure."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from scrapy import Request, signals
+from scrapy.exceptions import CloseSpider, NotConfigured
+
+from clusterscrapy.scheduler import scheduler_of, uses_frontier
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+    from typing_extensions import Self
+
+_ITEMS_POLL_S = 0.02
+
+
+class FrontierSpiderMiddleware:
+    """Lets one worker of the crawl run ``start()``, and holds spider output while the outbox is full."""
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Build for a crawler; disabled when it uses another scheduler."""
+        if not uses_frontier(crawler.settings):
+            raise NotConfigured
+        middleware = cls(crawler)
+        for signal in (signals.item_scraped, signals.item_dropped, signals.item_error):
+            crawler.signals.connect(middleware._item_through, signal)
+        return middleware
+
+    def __init__(self, crawler: Crawler) -> None:
+        self.crawler = crawler
+        self._start_items = 0
+
+    async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """Run ``start()`` if no other worker does or has.
+
+        The crawl counts it as unfinished until it is exhausted, its requests are stored and its
+        items have passed the pipelines; if this worker dies before, another runs it again.
+        """
+        scheduler = scheduler_of(self.crawler)
+        if scheduler is None or not await scheduler.claim_start():
+            return
+        ordinal = 0
+        try:
+            async for output in start:
+                if isinstance(output, Request):
+                    scheduler.mark_start(output, ordinal)
+                    ordinal += 1
+                elif output is not None:
+                    self._start_items += 1
+                yield output
+                await scheduler.room()
+        except CloseSpider:
+            raise
+        except Exception:
+            scheduler.start_done(failed=True)
+            raise
+        while self._start_items > 0:
+            await asyncio.sleep(_ITEMS_POLL_S)
+        scheduler.start_done(failed=False)
+
+    def _item_through(self, response: Response | None) -> None:
+        if response is None:
+            self._start_items -= 1
+
+    async def process_spider_output(
+        self, response: Response, result: AsyncIterator[Any]
+    ) -> AsyncIterator[Any]:
+        """Pass output on while there is room for it."""
+        scheduler = scheduler_of(self.crawler)
+        courier = scheduler.courier if scheduler is not None else None
+        async for output in result:
+            yield output
+            if courier is not None and courier.full:
+                await courier.room()

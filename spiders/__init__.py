@@ -1,0 +1,1 @@
+"""The example project: three spiders, joined to clusterscrapy by one line of settings."""
