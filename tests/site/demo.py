@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -110,12 +110,12 @@ class Worker:
 class Demo:
     """The shop, two workers one after the other, and what they have to fetch."""
 
-    def __init__(self, shop: SiteProcess, progress: Progress) -> None:
+    def __init__(self, shop: SiteProcess, site: ShopSite, progress: Progress) -> None:
         self._shop = shop
+        self._site = site
         self._progress = progress
         self._deadline = time.monotonic() + TIME_LIMIT_S
-        self._site = ShopSite()
-        self._half = len(self._site.expected()) // 2
+        self._half = len(site.expected()) // 2
 
     def run(self) -> int:
         """Run both workers; return the demo's exit code."""
@@ -210,17 +210,16 @@ def main() -> int:
     (ROOT / OUT).mkdir()
     site = ShopSite()
     progress = Progress(sys.stdout, len(site.expected()))
-    with ExitStack() as stack:
-        try:
-            shop = stack.enter_context(SiteProcess("shop", log=ROOT / OUT / "requests.jl"))
+    try:
+        with SiteProcess("shop", log=ROOT / OUT / "requests.jl") as shop:
             progress.say(f"a shop of {len(site.expected()):,} pages at {shop.url}")
-            return Demo(shop, progress).run()
-        except DemoFailed as error:
-            progress.say(str(error))
-            return 1
-        except KeyboardInterrupt:
-            progress.say("stopped; nothing that the demo started is left running")
-            return 130
+            return Demo(shop, site, progress).run()
+    except DemoFailed as error:
+        progress.say(str(error))
+        return 1
+    except KeyboardInterrupt:
+        progress.say("stopped; nothing that the demo started is left running")
+        return 130
 
 
 def _environment() -> dict[str, str]:
