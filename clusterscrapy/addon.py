@@ -61,7 +61,10 @@ def _check_scrapy() -> None:
 
 def _check_event_loop(settings: BaseSettings) -> None:
     reactor = settings["TWISTED_REACTOR"]
-    if settings.getbool("TWISTED_REACTOR_ENABLED", True) and reactor not in (None, _ASYNCIO_REACTOR):
+    if settings.getbool("TWISTED_REACTOR_ENABLED", True) and reactor not in (
+        None,
+        _ASYNCIO_REACTOR,
+    ):
         raise ConfigError(
             f"TWISTED_REACTOR={reactor} has no asyncio event loop, which clusterscrapy needs; "
             f"remove the setting, or use {_ASYNCIO_REACTOR}"
@@ -94,7 +97,10 @@ def _running_command() -> str | None:
     """The ``scrapy`` command being run, from the one frame that knows it: Scrapy tells nobody else."""
     frame = inspect.currentframe()
     while frame is not None:
-        if frame.f_globals.get("__name__") == "scrapy.cmdline" and frame.f_code.co_name == "execute":
+        if (
+            frame.f_globals.get("__name__") == "scrapy.cmdline"
+            and frame.f_code.co_name == "execute"
+        ):
             name = frame.f_locals.get("cmdname")
             return name if isinstance(name, str) else None
         frame = frame.f_back

@@ -26,7 +26,9 @@ class RequestKeys:
     ``dont_filter`` request gets a key of its own, so that equal ones are kept apart.
     """
 
-    def __init__(self, fingerprinter: RequestFingerprinterProtocol, *, kind: str, debug: bool = False):
+    def __init__(
+        self, fingerprinter: RequestFingerprinterProtocol, *, kind: str, debug: bool = False
+    ):
         self.fingerprinter = fingerprinter
         self.kind = kind
         self.debug = debug

@@ -75,12 +75,12 @@ class CrashSafeFeeds:
         # Appending, because several workers of one crawl may write the same file line by line.
         options["overwrite"] = False
 
-    def _local_path(
-        self, exporter: FeedExporter, uri: str, options: dict[str, Any]
-    ) -> Path | None:
+    def _local_path(self, exporter: FeedExporter, uri: str, options: dict[str, Any]) -> Path | None:
         if "%(batch_" in uri or options.get("batch_item_count"):
             return None
-        params = exporter._get_uri_params(self.crawler.spider, options["uri_params"])
+        spider = self.crawler.spider
+        assert spider is not None
+        params = exporter._get_uri_params(spider, options["uri_params"])
         storage = exporter._get_storage(uri % params, options)
         return Path(storage.path) if isinstance(storage, FileFeedStorage) else None
 
@@ -121,5 +121,3 @@ def _put_aside(path: Path) -> None:
         number += 1
     path.rename(aside)
     logger.warning("Resuming: the items of the earlier part are kept in %s", aside)
-
-

@@ -116,7 +116,7 @@ class Lifecycle:
         if scraper_slot is not None:
             scraper_slot.queue.clear()
             scraper_slot.active = _Forgiving()
-            scraper_slot.is_idle = lambda: True
+            scraper_slot.is_idle = lambda: True  # type: ignore[method-assign]
             engine.scraper._check_if_closing()
         if slot.closing is not None and not slot.closing.called:
             slot._maybe_fire_closing()

@@ -44,14 +44,13 @@ from clusterscrapy.frontier import (
     StoreEmptied,
     Terms,
 )
-from clusterscrapy.frontier.codec import RequestCodec
+from clusterscrapy.frontier.codec import RequestCodec, slot_of
 from clusterscrapy.frontier.courier import Courier, Limits, Listener
 from clusterscrapy.frontier.protocol import SOLO_AFTER_DEATHS, Op
 from clusterscrapy.identity import scheme_of
 from clusterscrapy.terms import frontier_of, limits_of, terms_of
 
 if TYPE_CHECKING:
-
     from scrapy import Spider
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
@@ -310,7 +309,7 @@ class Scheduler(BaseScheduler, Listener):
             self._reported.add(place)
             logger.error("%s", exc)
         assert self.courier is not None
-        payload = self.codec.tombstone(request)
+        payload = self.codec.note(request)
         self.courier.tell(Bury(key, payload, "unserializable", str(exc)[:_DETAIL_MAX]))
 
     # --- requests out ----------------------------------------------------------------------------
@@ -344,7 +343,7 @@ class Scheduler(BaseScheduler, Listener):
         if len(slots) > 1:
             for index, delivery in enumerate(courier.buffer):
                 if delivery.deaths < SOLO_AFTER_DEATHS:
-                    slot = slots.get(self.codec.host_of(delivery.payload))
+                    slot = slots.get(slot_of(delivery.payload))
                     if slot is None or len(slot.active) < self._per_slot:
                         return index
         return 0

@@ -21,7 +21,7 @@ _ITEMS_POLL_S = 0.02
 
 
 class FrontierSpiderMiddleware:
-    """Lets one worker of the crawl run ``start()``, and holds spider output while the outbox is full."""
+    """Lets one worker run ``start()``, and holds spider output while the outbox is full."""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from scrapy.crawler import Crawler
     from scrapy.http import Response
-    from scrapy.settings import BaseSettings
 
 logger = logging.getLogger(__name__)
 
@@ -79,14 +78,13 @@ class SiteSpider(Spider):
         for setting, limit in limits.items():
             if limit is not None:
                 crawler.settings.set(setting, limit, priority="spider")
-        return super().from_crawler(crawler, url=safe_url_string(url), allow=allow, deny=deny)
-
-    @classmethod
-    def update_settings(cls, settings: BaseSettings) -> None:
-        """Put :class:`SameSiteMiddleware` where Scrapy has its own offsite middleware."""
-        super().update_settings(settings)
+        # Not in update_settings(): `scrapy crawl` merges the project's settings in after it, and
+        # would undo a change of this setting.
         for middleware, order in ((OffsiteMiddleware, None), (SameSiteMiddleware, 50)):
-            settings.set_in_component_priority_dict("DOWNLOADER_MIDDLEWARES", middleware, order)
+            crawler.settings.set_in_component_priority_dict(
+                "DOWNLOADER_MIDDLEWARES", middleware, order
+            )
+        return super().from_crawler(crawler, url=safe_url_string(url), allow=allow, deny=deny)
 
     async def start(self) -> AsyncIterator[Request]:
         """Yield the first request, a filtered one: links back to it do not fetch it again."""
@@ -176,6 +174,7 @@ def _absolute(href: str, base: str, encoding: str) -> str | None:
         url = urljoin(base, href.strip(_HTML_SPACE))
         if not url.isascii():
             url = safe_url_string(url, encoding)  # browsers encode a query as the page is encoded
+        parts = urlsplit(url)
     except ValueError:  # such as http://[::1
         return None
-    return url if urlsplit(url).scheme in ("http", "https") and urlsplit(url).netloc else None
+    return url if parts.scheme in ("http", "https") and parts.netloc else None

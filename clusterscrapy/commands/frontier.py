@@ -14,7 +14,13 @@ from scrapy.crawler import Crawler
 from scrapy.exceptions import UsageError
 from scrapy.utils.misc import build_from_crawler, load_object
 
-from clusterscrapy.commands.show import dead_line, dead_record, status_record, status_table, top_screen
+from clusterscrapy.commands.show import (
+    dead_line,
+    dead_record,
+    status_record,
+    status_table,
+    top_screen,
+)
 from clusterscrapy.config import Config
 from clusterscrapy.exceptions import ClusterScrapyError, ConfigError
 from clusterscrapy.frontier import DeadLetter, Frontier, key_of
@@ -99,7 +105,9 @@ class Command(ScrapyCommand):
         if not opts.action:
             raise UsageError(f"name an action: {', '.join(_ACTIONS)}", print_help=True)
         if args:
-            raise UsageError(f"unknown argument {args[0]!r}; see 'scrapy frontier {opts.action} --help'")
+            raise UsageError(
+                f"unknown argument {args[0]!r}; see 'scrapy frontier {opts.action} --help'"
+            )
         try:
             assert self.settings is not None
             self.config = Config.from_settings(self.settings)
@@ -159,7 +167,9 @@ class Command(ScrapyCommand):
             while True:
                 status = frontier.status()
                 screen = top_screen(status, before, _TOP_EVERY_S)
-                sys.stdout.write(f"\x1b[H\x1b[J{screen}\n" if sys.stdout.isatty() else f"{screen}\n")
+                sys.stdout.write(
+                    f"\x1b[H\x1b[J{screen}\n" if sys.stdout.isatty() else f"{screen}\n"
+                )
                 sys.stdout.flush()
                 before = status
                 if time.monotonic() + _TOP_EVERY_S > until or status.state == "finished":
@@ -175,11 +185,15 @@ class Command(ScrapyCommand):
         try:
             request = Request(opts.url)
         except ValueError as exc:
-            raise ConfigError(f"{opts.url!r} is no URL ({exc}); give it whole, with http://") from exc
+            raise ConfigError(
+                f"{opts.url!r} is no URL ({exc}); give it whole, with http://"
+            ) from exc
         key = key_of(self._fingerprinter().fingerprint(request))
         standings = {frontier.name: frontier.why(key, request.url) for frontier in found}
         if opts.json:
-            records = [{"crawl": n, "state": s.state, "detail": s.detail} for n, s in standings.items()]
+            records = [
+                {"crawl": n, "state": s.state, "detail": s.detail} for n, s in standings.items()
+            ]
             _print_json(records[0] if len(records) == 1 else records)
             return
         for name, standing in standings.items():

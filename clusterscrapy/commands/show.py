@@ -33,7 +33,7 @@ def status_record(status: Status | None) -> dict[str, Any]:
 
 def status_table(statuses: Sequence[Status]) -> str:
     """A table, one crawl a line, and the workers under it."""
-    rows = [_COLUMNS]
+    rows: list[Sequence[str]] = [_COLUMNS]
     for status in statuses:
         counts = (str(getattr(status, name)) for name in _COLUMNS[2:7])
         rows.append((status.crawl, status.state, *counts, str(len(status.workers))))

@@ -36,6 +36,7 @@ from clusterscrapy.frontier.protocol import (
     Terms,
     WorkerStatus,
     key_of,
+    shown,
 )
 
 __all__ = [
@@ -86,7 +87,9 @@ def open_store(url: str, project: Path | None = None) -> Store:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError as exc:
-        raise ConfigError(f"CLUSTER_FRONTIER_URL={url!r} is malformed ({exc}); use {_FORMS}") from exc
+        raise ConfigError(
+            f"CLUSTER_FRONTIER_URL={url!r} is malformed ({exc}); use {_FORMS}"
+        ) from exc
     if "://" in url and parts.scheme == "sqlite":
         from clusterscrapy.frontier.sqlite import SqliteStore
 
@@ -97,11 +100,11 @@ def open_store(url: str, project: Path | None = None) -> Store:
         return MemoryStore(url, parts.netloc + parts.path)
     if "://" in url and parts.scheme in ("redis", "rediss"):
         if not parts.hostname:
-            raise ConfigError(f"CLUSTER_FRONTIER_URL={url!r} names no host; use {_FORMS}")
+            raise ConfigError(f"CLUSTER_FRONTIER_URL={shown(url)} names no host; use {_FORMS}")
         from clusterscrapy.frontier.redis import RedisStore
 
         return RedisStore(url)
-    raise ConfigError(f"CLUSTER_FRONTIER_URL={url!r} is no frontier; use {_FORMS}")
+    raise ConfigError(f"CLUSTER_FRONTIER_URL={shown(url)} is no frontier; use {_FORMS}")
 
 
 def _folder(url: str, path: str, project: Path) -> Path:

@@ -16,7 +16,6 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -87,7 +86,9 @@ class Courier:
     All methods but those of the heartbeat run on the event loop.
     """
 
-    def __init__(self, frontier: Frontier, terms: Terms, limits: Limits, listener: Listener) -> None:
+    def __init__(
+        self, frontier: Frontier, terms: Terms, limits: Limits, listener: Listener
+    ) -> None:
         self.frontier = frontier
         self.terms = terms
         self.limits = limits
@@ -424,7 +425,9 @@ class Courier:
         try:
             await asyncio.wait_for(job, max(0.5, deadline - self._loop.time()))
         except (ClusterScrapyError, asyncio.TimeoutError) as exc:
-            logger.warning("left the crawl without a word to the store (%s)", exc or "it is slow")
+            logger.warning(
+                "left the crawl without a word to the store (%s)", str(exc) or "it is slow"
+            )
             return False
         return True
 

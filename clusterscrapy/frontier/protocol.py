@@ -12,6 +12,7 @@ keeps them off the event loop); :meth:`Session.beat` alone may be called from an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -369,3 +370,8 @@ def scheme_sentence(theirs: str, mine: str) -> str:
 def stored_wins_sentence(setting: str, mine: object, stored: object) -> str:
     """The notice that a crawl keeps the parameter it was begun with."""
     return f"{setting}={mine} is ignored: this crawl was begun with {stored}"
+
+
+def shown(url: str) -> str:
+    """A store's URL without its password, for logs and errors; it may be malformed."""
+    return re.sub(r"(://[^/@]*:)[^@]*@", r"\1***@", url)

@@ -10,22 +10,24 @@ from __future__ import annotations
 
 import secrets
 import struct
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from typing import Any, cast
-from urllib.parse import urlsplit, urlunsplit
 
 import msgpack
 import redis
 from redis.exceptions import (
     AuthenticationError,
-    ConnectionError as RedisConnectionError,
     NoScriptError,
     RedisError,
     ResponseError,
+)
+from redis.exceptions import (
+    ConnectionError as RedisConnectionError,
+)
+from redis.exceptions import (
     TimeoutError as RedisTimeoutError,
 )
 
@@ -54,6 +56,7 @@ from clusterscrapy.frontier.protocol import (
     Terms,
     WorkerStatus,
     scheme_sentence,
+    shown,
     stored_wins_sentence,
 )
 
@@ -66,7 +69,16 @@ _RUN = struct.Struct(">I")
 _SCAN_CHUNK = 1_000
 # An outage, as opposed to a wrong address or a bug; a server that loads its file or lost its
 # primary answers, but not yet.
-_TRANSIENT = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "OOM", "MISCONF")
+_TRANSIENT = (
+    "LOADING",
+    "READONLY",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "BUSY",
+    "OOM",
+    "MISCONF",
+)
 
 
 @cache
@@ -74,15 +86,6 @@ def _source(name: str) -> str:
     folder = files("clusterscrapy.frontier") / "lua"
     common = (folder / "common.lua").read_text("utf-8")
     return common + (folder / f"{name}.lua").read_text("utf-8")
-
-
-def shown(url: str) -> str:
-    """The URL without its password, for logs and errors."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
 
 
 @contextmanager
@@ -157,7 +160,7 @@ class RedisStore:
         if self._checked:
             return
         with _translated(self.url):
-            info = cast("dict[str, Any]", self.client.info())
+            info = self.client.info()
         version = tuple(int(part) for part in str(info["redis_version"]).split(".")[:2])
         if version < OLDEST_SERVER:
             raise ConfigError(
@@ -260,7 +263,9 @@ class RedisFrontier:
             raw, beats, infos, dead, clock = pipe.execute()
         state = {name.decode(): value.decode() for name, value in raw.items()}
         now_ms = clock[0] * 1000 + clock[1] // 1000
-        alive = [(e.decode(), b) for e, b in beats if now_ms - b < int(state.get("lease_ms", 15_000))]
+        alive = [
+            (e.decode(), b) for e, b in beats if now_ms - b < int(state.get("lease_ms", 15_000))
+        ]
         workers = [self._worker(epoch, beat, infos) for epoch, beat in alive]
         run = int(state.get("run", 0))
         start = state.get("start", "")
@@ -284,7 +289,7 @@ class RedisFrontier:
     def _worker(self, epoch: str, beat_ms: float, infos: dict[bytes, bytes]) -> WorkerStatus:
         name, joined_ms = msgpack.unpackb(infos[epoch.encode()])
         with _translated(self.store.url):
-            leased = cast("int", self.store.client.hlen(f"{self.base}lease:{epoch}"))
+            leased = self.store.client.hlen(f"{self.base}lease:{epoch}")
         return WorkerStatus(epoch, name, leased, joined_ms / 1000, beat_ms / 1000)
 
     def why(self, key: bytes, url: str) -> Standing:
@@ -303,9 +308,9 @@ class RedisFrontier:
             for _, lease in client.hscan_iter(f"{self.base}lease:{epoch.decode()}"):
                 if _is(lease[8:], key, url):
                     since = int.from_bytes(lease[:8], "big") / 1000
-                    info = cast("bytes | None", client.hget(f"{self.base}infos", epoch))  # type: ignore[arg-type]
+                    info = cast("bytes | None", client.hget(f"{self.base}infos", epoch))
                     name = msgpack.unpackb(info)[0] if info else epoch.decode()
-                    clock = cast("tuple[int, int]", client.time())
+                    clock = client.time()
                     return Standing("leased", f"by {name} for {clock[0] - since:.0f} s")
         return None
 
@@ -314,7 +319,9 @@ class RedisFrontier:
         for priority in cast("list[bytes]", client.zrevrange(f"{self.base}priorities", 0, -1)):
             queue = f"{self.base}queue:{priority.decode()}"
             first = 0
-            while entries := cast("list[bytes]", client.lrange(queue, first, first + _SCAN_CHUNK - 1)):
+            while entries := cast(
+                "list[bytes]", client.lrange(queue, first, first + _SCAN_CHUNK - 1)
+            ):
                 if any(_is(entry, key, url) for entry in entries):
                     return Standing("waiting", f"priority {priority.decode()}")
                 first += _SCAN_CHUNK
@@ -367,7 +374,7 @@ class RedisFrontier:
         for first in range(0, len(fields), _SCAN_CHUNK):
             chunk = fields[first : first + _SCAN_CHUNK]
             with _translated(self.store.url):
-                letters = cast("list[bytes | None]", client.hmget(f"{self.base}dead", chunk))  # type: ignore[arg-type]
+                letters = cast("list[bytes | None]", client.hmget(f"{self.base}dead", chunk))
             for packed in letters:
                 if packed is not None:
                     yield _dead_letter(packed)

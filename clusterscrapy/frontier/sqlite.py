@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterscrapy.exceptions import ConfigError, FrontierError, FrontierUnavailable
-from clusterscrapy.frontier.codec import url_of
+from clusterscrapy.frontier.codec import NOTE, url_of
 from clusterscrapy.frontier.liveness import FileLocks, Liveness, LocalLives
 from clusterscrapy.frontier.protocol import (
     Ack,
@@ -298,7 +298,7 @@ class SqliteFrontier:
             rows = db.execute(
                 "SELECT key, run, priority, payload FROM dead ORDER BY died_at, rowid"
             ).fetchall()
-            chosen = [r for r in rows if (keys is None or r[0] in keys) and r[3]]
+            chosen = [r for r in rows if (keys is None or r[0] in keys) and r[3] and r[3][0] != NOTE]
             for key, run, priority, payload in chosen:
                 db.execute(
                     "INSERT INTO queue (priority, key, deaths, payload) VALUES (?, ?, 0, ?)",
@@ -493,7 +493,13 @@ class _Entrance:
         ]
 
     def _opening(
-        self, run: int, *, fresh: bool = False, late: bool = False, ago: float = 0.0, notes: Sequence[str] = ()
+        self,
+        run: int,
+        *,
+        fresh: bool = False,
+        late: bool = False,
+        ago: float = 0.0,
+        notes: Sequence[str] = (),
     ) -> Opening:
         workers = self.db.execute("SELECT count(*) FROM worker").fetchone()[0]
         return Opening(

@@ -87,7 +87,9 @@ def test_lifo_takes_the_newest_first(join: Join) -> None:
 def test_a_higher_priority_comes_first_whatever_its_size(join: Join) -> None:
     session = join()
     session.sync(
-        Batch([push("low", -5), push("high", 2**53 - 1), push("mid", 1), push("lowest", -(2**53) + 1)])
+        Batch(
+            [push("low", -5), push("high", 2**53 - 1), push("mid", 1), push("lowest", -(2**53) + 1)]
+        )
     )
     assert take(session) == ["high", "mid", "low", "lowest"]
 
@@ -231,7 +233,9 @@ def test_a_late_acknowledgement_changes_nothing(join: Join, frontier: Frontier) 
 def test_an_acknowledgement_of_somebody_elses_page_changes_nothing(join: Join) -> None:
     one, two = join("one"), join("two")
     [delivery] = one.sync(Batch(pushes("a"), want=1)).taken
-    reply = two.sync(Batch([Ack(delivery.key), Release(delivery.key), Fail(delivery.key, "r", "d")]))
+    reply = two.sync(
+        Batch([Ack(delivery.key), Release(delivery.key), Fail(delivery.key, "r", "d")])
+    )
     assert (reply.late, reply.leased, reply.waiting) == (3, 1, 0)
 
 
@@ -277,7 +281,9 @@ def test_only_pages_inside_the_engine_are_blamed_for_a_death(join: Join) -> None
     assert {d.payload: d.deaths for d in taken} == {b"a": 1, b"b": 0}
 
 
-def test_a_page_that_kills_its_workers_becomes_a_dead_letter(join: Join, frontier: Frontier) -> None:
+def test_a_page_that_kills_its_workers_becomes_a_dead_letter(
+    join: Join, frontier: Frontier
+) -> None:
     join("zero").sync(Batch(pushes("a")))
     for number in range(3):
         session = join(str(number), max_deliveries=3)
@@ -361,7 +367,9 @@ def test_start_of_a_dead_worker_is_run_by_another(join: Join) -> None:
     die(one)
     two = join("two")
     deadline = time.monotonic() + 5
-    while (start := two.sync(Batch(claim_start=True)).start) != "mine" and time.monotonic() < deadline:
+    while (
+        start := two.sync(Batch(claim_start=True)).start
+    ) != "mine" and time.monotonic() < deadline:
         time.sleep(0.05)
     assert start == "mine"
     again = [push("s0", filtered=False, start=0), push("s1"), push("s2", filtered=False, start=2)]

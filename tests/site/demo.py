@@ -181,7 +181,7 @@ def report(result: Tally, queue: QueueState | None, broken: str) -> str:
     rows = [
         ("pages", result.pages, "that links lead to; counted by the shop's own log"),
         ("items", result.products, f"different products in {result.items:,} lines"),
-        ("fetched twice", result.twice, "under way when worker 1 was killed"),
+        ("fetched twice", result.twice, "leased to worker 1 when it was killed"),
         ("lost", result.lost, "pages never answered, and products without an item"),
     ]
     if queue is not None:
@@ -190,17 +190,7 @@ def report(result: Tally, queue: QueueState | None, broken: str) -> str:
         rows.append(("torn lines", result.torn, "in the item file"))
     lines = ["", *(f"{name:>14} {number:>6,}   {note}" for name, number, note in rows), ""]
     lines += [f"  lost: {what}" for what in (result.lost_pages + result.lost_products)[:10]]
-    scrapy = _scrapy()
-    return "\n".join(
-        [
-            *lines,
-            f"The items are in {ITEMS}, the workers' logs beside them. What to try next:",
-            "",
-            f"  {scrapy} crawl site -a url=https://your.site/ -a max_pages=100 -O pages.jl",
-            f"  CLUSTER_FRONTIER_URL=sqlite://./{OUT}/frontier {scrapy} frontier list",
-            f"  {scrapy} frontier --help",
-        ]
-    )
+    return "\n".join([*lines, *_what_next()])
 
 
 def main() -> int:
@@ -242,6 +232,20 @@ def _scrapy() -> str:
     """Return how the user would call this interpreter's scrapy from the project's folder."""
     script = Path(sys.executable).parent / "scrapy"
     return str(script.relative_to(ROOT)) if script.is_relative_to(ROOT) else "scrapy"
+
+
+def _what_next() -> list[str]:
+    scrapy = _scrapy()
+    of_demo = f"CLUSTER_FRONTIER_URL=sqlite://./{OUT}/frontier {scrapy} frontier"
+    return [
+        f"The items are in {ITEMS}, the workers' logs beside them. What to try next:",
+        "",
+        "  # any site; stop it with Ctrl-C, and the same command goes on where it was",
+        f"  {scrapy} crawl site -a url=https://your.site/ -a max_pages=100 -O pages.jl",
+        "  # where the demo's crawl stands, and what it gave up and why",
+        f"  {of_demo} status",
+        f"  {of_demo} dead",
+    ]
 
 
 def _terminated(signum: int, frame: object) -> NoReturn:

@@ -1,7 +1,8 @@
 """Odd answers that every site gives, under the same paths.
 
 ``/slow/SECONDS`` · ``/stream`` (never ends) · ``/status/CODE[?retry-after=SECONDS]`` ·
-``/redirect-to-same/N`` → ``/same`` · ``/echo`` · ``/post`` · ``/cookies[?name=value]``
+``/redirect-to-same/N`` → ``/same`` · ``/redirect?URL`` · ``/echo`` · ``/post`` ·
+``/cookies[?name=value]``
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ def odd_answer(wire: Wire) -> Answer | None:
         return _cookies(wire, query)
     if path == "/same" or path.startswith("/redirect-to-same/"):
         return Answer(html("Same")) if path == "/same" else redirect("/same")
+    if path == "/redirect":
+        return redirect(query)
     if match := re.fullmatch(r"/slow/([0-9]+(?:\.[0-9]+)?)", path):
         return Answer(html(f"Slow {match[1]}"), delay_s=float(match[1]))
     if match := re.fullmatch(r"/status/([2-5][0-9][0-9])", path):

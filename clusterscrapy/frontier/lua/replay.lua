@@ -1,7 +1,7 @@
 -- Queues dead letters again and opens a finished crawl.
 -- KEYS[1] state (HASH)
 -- ARGV[1] '' for all, or fields of dead (20 bytes each)
--- Returns how many were queued; one without a payload stays. O(dead letters).
+-- Returns how many were queued; a note of what could not be stored (payload empty or version 0) stays. O(dead letters).
 local fields = {}
 if ARGV[1] == '' then
   fields = redis.call('ZRANGE', at('dead_order'), 0, -1)
@@ -13,7 +13,7 @@ for _, field in ipairs(fields) do
   local letter = redis.call('HGET', at('dead'), field)
   if letter then
     local entry = cmsgpack.unpack(letter)[7]
-    if #entry > HEAD then
+    if #entry > HEAD and string.byte(entry, HEAD + 1) ~= 0 then
       add_to(back, with_deaths(entry, 0))
       redis.call('HDEL', at('dead'), field)
       redis.call('ZREM', at('dead_order'), field)
