@@ -94,8 +94,8 @@ class DupefilterSettings:
 
     dupefilter: str = setting("bloom", choices=("bloom", "exact", "none"))
     """How the frontier remembers what it has seen. `bloom` takes the least memory and is wrong at
-    `CLUSTER_DUPEFILTER_ERROR_RATE`; `exact` is never wrong; `none` queues every request. In the
-    SQLite store `bloom` is exact too: the filter only answers "surely new".
+    `CLUSTER_DUPEFILTER_ERROR_RATE`; `exact` is never wrong; `none` queues every request. The
+    SQLite store is exact in both cases.
 
     Why: at the default error rate a Bloom filter takes about 4 bytes a URL in Redis, an exact set
     many times that.

@@ -28,7 +28,7 @@ class RequestKeys:
 
     def __init__(
         self, fingerprinter: RequestFingerprinterProtocol, *, kind: str, debug: bool = False
-    ):
+    ) -> None:
         self.fingerprinter = fingerprinter
         self.kind = kind
         self.debug = debug

@@ -82,7 +82,7 @@ def _safe(text: str) -> str:
 
 
 def scheme_of(fingerprinter: RequestFingerprinterProtocol) -> Scheme:
-    """How ``fingerprinter`` behaves, so that workers that would not recognise each other's pages can be refused.
+    """How ``fingerprinter`` behaves: workers that do not know each other's pages can be refused.
 
     Behaviour is compared, not versions: two versions that agree on the probes may share a crawl.
     """

@@ -9,6 +9,7 @@ courier's ordered outbox before that, so the acknowledgement can never overtake 
 from __future__ import annotations
 
 import logging
+import sys
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -386,7 +387,7 @@ class Scheduler(BaseScheduler, Listener):
             status = failure.value.response.status
             if status in self._retry_codes:
                 self._fail(request, "http", f"answered {status}, also after retries")
-        elif not failure.check(IgnoreRequest):
+        elif not isinstance(failure.value, IgnoreRequest):
             self._fail(request, "download", _in_words(failure))
         return failure
 
@@ -394,7 +395,7 @@ class Scheduler(BaseScheduler, Listener):
         request = response.request  # type: ignore[union-attr]
         if request is not None:
             reason = "callback" if isinstance(response, Response) else "errback"
-            self._fail(request, reason, _in_words(failure))
+            self._fail(request, reason, _in_words(failure, self.crawler.spider))
 
     def _item_error(self, item: Any, response: Response | None, failure: Failure) -> None:
         if isinstance(response, Response) and response.request is not None:
@@ -407,7 +408,7 @@ class Scheduler(BaseScheduler, Listener):
             request = next((r for r, d in self._held.items() if d.key == key), request)
         self._failed[request] = (reason, detail)
 
-    # --- news from the courier ------------------------------------------------------------------------
+    # --- news from the courier -----------------------------------------------------------
 
     def answered(self, ops: list[Op], reply: Reply) -> None:
         """Count what the store filtered, and wake the engine when there is something to do."""
@@ -466,7 +467,7 @@ class Scheduler(BaseScheduler, Listener):
         if slot is not None:
             slot.nextcall.schedule()
 
-    # --- start() ---------------------------------------------------------------------------------------
+    # --- start() --------------------------------------------------------------------------
 
     async def claim_start(self) -> bool:
         """Wait until this worker may run ``start()`` (True) or somebody else has (False)."""
@@ -499,10 +500,12 @@ _PRIORITY_MAX = 2**53 - 1
 """What Redis' scores and Lua's numbers hold exactly; the order of priorities beyond is not kept."""
 
 
-def _in_words(failure: Failure) -> str:
+def _in_words(failure: Failure, spider: Spider | None = None) -> str:
+    """The exception, and the line of the spider it came through."""
     text = f"{type(failure.value).__name__}: {failure.getErrorMessage()}"
-    frames = failure.frames
-    place = f" ({frames[-1][1]}:{frames[-1][2]})" if frames else ""
+    module = sys.modules.get(type(spider).__module__)
+    lines = [frame[2] for frame in failure.frames if frame[1] == getattr(module, "__file__", None)]
+    place = f" (line {lines[-1]} of {type(spider).__module__})" if lines else ""
     return text[: _DETAIL_MAX - len(place)] + place
 
 

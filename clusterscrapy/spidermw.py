@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from scrapy.http import Response
     from typing_extensions import Self
 
-_ITEMS_POLL_S = 0.02
-
 
 class FrontierSpiderMiddleware:
     """Lets one worker run ``start()``, and holds spider output while the outbox is full."""
@@ -35,7 +33,7 @@ class FrontierSpiderMiddleware:
 
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler
-        self._start_items = 0
+        self._start_items = _Countdown()
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
         """Run ``start()`` if no other worker does or has.
@@ -53,7 +51,7 @@ class FrontierSpiderMiddleware:
                     scheduler.mark_start(output, ordinal)
                     ordinal += 1
                 elif output is not None:
-                    self._start_items += 1
+                    self._start_items.more()
                 yield output
                 await scheduler.room()
         except CloseSpider:
@@ -61,13 +59,12 @@ class FrontierSpiderMiddleware:
         except Exception:
             scheduler.start_done(failed=True)
             raise
-        while self._start_items > 0:
-            await asyncio.sleep(_ITEMS_POLL_S)
+        await self._start_items.wait()
         scheduler.start_done(failed=False)
 
     def _item_through(self, response: Response | None) -> None:
         if response is None:
-            self._start_items -= 1
+            self._start_items.less()
 
     async def process_spider_output(
         self, response: Response, result: AsyncIterator[Any]
@@ -79,3 +76,24 @@ class FrontierSpiderMiddleware:
             yield output
             if courier is not None and courier.full:
                 await courier.room()
+
+
+class _Countdown:
+    """Waits until as many ended as began."""
+
+    def __init__(self) -> None:
+        self._open = 0
+        self._none = asyncio.Event()
+        self._none.set()
+
+    def more(self) -> None:
+        self._open += 1
+        self._none.clear()
+
+    def less(self) -> None:
+        self._open -= 1
+        if self._open <= 0:
+            self._none.set()
+
+    async def wait(self) -> None:
+        await self._none.wait()

@@ -75,7 +75,9 @@ class Command(ScrapyCommand):
             metavar="NAME=VALUE",
             help="set/override setting (may be repeated)",
         )
-        actions = parser.add_subparsers(dest="action", metavar="<action>", title="actions")
+        actions = parser.add_subparsers(
+            dest="action", metavar="<action>", title="actions", prog="scrapy frontier"
+        )
         subparsers = {
             name: actions.add_parser(
                 name, parents=[common], help=text, description=text[0].upper() + text[1:] + "."

@@ -57,8 +57,8 @@ def top_screen(status: Status, before: Status | None, seconds: float) -> str:
         [
             head,
             f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] {share:4.0%} of what is known",
-            f"done {status.done} ({done:.1f}/s) · waiting {status.waiting} ({queued:+.1f}/s new) · "
-            f"leased {status.leased} · dead {status.dead}",
+            f"done {status.done} ({done:.1f}/s) · dead {status.dead}",
+            f"waiting {status.waiting} ({queued:+.1f}/s new) · leased {status.leased}",
             *(f"  {worker.name} holds {worker.leased}" for worker in status.workers),
         ]
     )
@@ -96,6 +96,9 @@ def _when(seconds: float) -> str | None:
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return [
-        "  ".join(c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths)))
+        "  ".join(
+            c.ljust(w) if i < 2 else c.rjust(w)
+            for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        )
         for row in rows
     ]

@@ -47,7 +47,9 @@ _NAMES = {
     "e": "encoding",
 }
 _OTHERS = frozenset("rxntz")  # callback, errback, NO_CALLBACK, class, the class's own attributes
-_TUPLE, _SET, _FROZENSET, _INT, _DATETIME, _DATE, _TIMEDELTA, _DECIMAL, _UUID, _REQUEST = range(1, 11)
+_TUPLE, _SET, _FROZENSET, _INT, _DATETIME, _DATE, _TIMEDELTA, _DECIMAL, _UUID, _REQUEST = range(
+    1, 11
+)
 
 
 class RequestCodec:
@@ -102,28 +104,27 @@ class RequestCodec:
         return bytes(payload)
 
     def _fields(self, request: Request) -> dict[str, Any]:
-        fields: dict[str, Any] = {"u": request.url}
-        if request.method != "GET":
-            fields["m"] = request.method
-        if request.headers:
-            fields["h"] = dict(request.headers)
-        if request.body:
-            fields["b"] = request.body
-        if request.cookies:
-            fields["c"] = request.cookies
-        # The attribute behind the property: reading the property would create an empty dictionary.
-        if request._meta:
-            fields["a"] = request._meta
-        if request._cb_kwargs:
-            fields["k"] = request._cb_kwargs
-        if request.flags:
-            fields["f"] = list(request.flags)
-        if request.priority:
-            fields["p"] = request.priority
-        if request.dont_filter:
-            fields["d"] = True
-        if request.encoding != "utf-8":
-            fields["e"] = request.encoding
+        fields: dict[str, Any] = {
+            short: value
+            for short, value, default in (
+                ("m", request.method, "GET"),
+                ("b", request.body, b""),
+                ("p", request.priority, 0),
+                ("d", request.dont_filter, False),
+                ("e", request.encoding, "utf-8"),
+            )
+            if value != default
+        }
+        fields["u"] = request.url
+        for short, value in (
+            ("h", dict(request.headers)),
+            ("c", request.cookies),
+            ("a", request.meta),
+            ("k", request.cb_kwargs),
+            ("f", request.flags),
+        ):
+            if value:
+                fields[short] = value
         if request.callback is NO_CALLBACK:
             fields["n"] = True
         elif request.callback is not None:
@@ -155,10 +156,8 @@ class RequestCodec:
     def _name_of(self, request: Request, role: str, function: Callable[..., Any]) -> str:
         inner = getattr(function, "__func__", None)
         if inner is not None and getattr(function, "__self__", None) is self.spider:
-            name = self._method_names.get(inner)
-            if name is None:
-                name = self._find_method(inner)
-            if name is not None:
+            name = self._method_names.get(inner) or self._find_method(inner)
+            if name:
                 self._method_names[inner] = name
                 return name
         raise CodecError(
@@ -168,23 +167,26 @@ class RequestCodec:
             url=request.url,
         )
 
-    def _find_method(self, function: Any) -> str | None:
-        usual = function.__name__
+    def _find_method(self, function: Any) -> str:
+        usual: str = function.__name__
         candidates = [usual, *(name for cls in type(self.spider).__mro__ for name in vars(cls))]
         for name in candidates:
             found = getattr(self.spider, name, None)
             if getattr(found, "__func__", None) is function:
                 return name
-        return None
+        return ""
 
     def _extended(self, value: Any) -> Any:
         """What msgpack has no type for. Order matters: a datetime is a date."""
         for kind, code, data in _EXTENSIONS:
             if isinstance(value, kind):
                 return msgpack.ExtType(code, self._packed(data(value)))
-        for plain in (str, float, bytes, dict, list):
+        if isinstance(value, str):
+            return str.__str__(value)  # str(value) would ask the subclass how it likes to be shown
+        plain: Any
+        for plain in (float, bytes, dict, list):
             if isinstance(value, plain):
-                return plain.__str__(value) if plain is str else plain(value)
+                return plain(value)
         if isinstance(value, bytearray):
             return bytes(value)
         if isinstance(value, int):
@@ -210,7 +212,9 @@ class RequestCodec:
     def _blame(self, request: Request, exc: Exception) -> NoReturn:
         """Name the place that made packing fail."""
         values = {name: getattr(request, name) for name in _PLAIN}
-        values |= {name: getattr(request, name) for name in self._own_attributes.get(type(request), ())}
+        values |= {
+            name: getattr(request, name) for name in self._own_attributes.get(type(request), ())
+        }
         for name, value in values.items():
             for path, inner in _walk(value, name):
                 if path.endswith("…"):
@@ -286,7 +290,7 @@ class RequestCodec:
             request = cls(**kwargs, **fields.get("z", {}))
             if request.url != fields["u"]:
                 request._url = str(fields["u"])
-        except Exception as exc:  # noqa: BLE001 - the class is the user's
+        except Exception as exc:
             raise _broken(f"{cls.__qualname__} cannot be made: {exc}", fields) from exc
         return request
 
@@ -299,7 +303,7 @@ class RequestCodec:
         method = getattr(self.spider, name, None) if isinstance(name, str) else None
         if getattr(method, "__self__", None) is not self.spider:
             raise CodecError(
-                f"{_shown(fields['u'])}: spider {self.spider.name!r} has no method {str(name):.100} "
+                f"{_shown(fields['u'])}: spider {self.spider.name!r} has no method {name!s:.100} "
                 f"for its {role}; was it renamed?",
                 path=role,
                 url=str(fields["u"]),
@@ -313,7 +317,9 @@ class RequestCodec:
     def _class_of(self, fields: dict[str, Any]) -> type[Request]:
         path = fields["t"]
         if not isinstance(path, str) or not self._allowed(path):
-            raise _broken(f"class {str(path):.100} may not be rebuilt (CLUSTER_REQUEST_CLASSES)", fields)
+            raise _broken(
+                f"class {path!s:.100} may not be rebuilt (CLUSTER_REQUEST_CLASSES)", fields
+            )
         module, _, name = path.rpartition(".")
         try:
             cls = getattr(import_module(module), name)
@@ -377,7 +383,7 @@ def _unpack(payload: bytes, ext_hook: Callable[[int, bytes], Any] | None = None)
         )
     except CodecError:
         raise
-    except Exception as exc:  # noqa: BLE001 - whatever broken bytes make msgpack and the types raise
+    except Exception as exc:
         raise CodecError(f"the queue entry is broken: {type(exc).__name__}: {exc}") from exc
     if not isinstance(fields, dict) or not isinstance(fields.get("u"), str):
         raise CodecError("the queue entry is broken: it holds no URL")

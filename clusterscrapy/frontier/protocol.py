@@ -258,7 +258,8 @@ class Standing:
     """Where one URL stands."""
 
     state: str
-    """``never seen``, ``waiting``, ``leased``, ``done``, ``dead`` or ``forgotten`` (crawl finished, memory dropped)."""
+    """``never seen``, ``waiting``, ``leased``, ``done``, ``dead``, or ``forgotten``: the crawl is
+    finished and its memory dropped."""
     detail: str = ""
 
 

@@ -427,7 +427,7 @@ def _text(raw: bytes) -> str:
 class RedisSession:
     """One worker in a :class:`RedisFrontier`."""
 
-    def __init__(self, frontier: RedisFrontier, terms: Terms, epoch: str, opening: Opening):
+    def __init__(self, frontier: RedisFrontier, terms: Terms, epoch: str, opening: Opening) -> None:
         self.frontier = frontier
         self.terms = terms
         self.epoch = epoch

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from importlib.resources import files
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from clusterscrapy.exceptions import ConfigError, FrontierError, FrontierUnavailable
 from clusterscrapy.frontier.codec import NOTE, url_of
@@ -298,7 +298,9 @@ class SqliteFrontier:
             rows = db.execute(
                 "SELECT key, run, priority, payload FROM dead ORDER BY died_at, rowid"
             ).fetchall()
-            chosen = [r for r in rows if (keys is None or r[0] in keys) and r[3] and r[3][0] != NOTE]
+            chosen = [
+                r for r in rows if (keys is None or r[0] in keys) and r[3] and r[3][0] != NOTE
+            ]
             for key, run, priority, payload in chosen:
                 db.execute(
                     "INSERT INTO queue (priority, key, deaths, payload) VALUES (?, ?, 0, ?)",
@@ -315,7 +317,9 @@ class SqliteFrontier:
 class SqliteSession:
     """One worker in a :class:`SqliteFrontier`."""
 
-    def __init__(self, frontier: SqliteFrontier, terms: Terms, epoch: str, opening: Opening):
+    def __init__(
+        self, frontier: SqliteFrontier, terms: Terms, epoch: str, opening: Opening
+    ) -> None:
         self.frontier = frontier
         self.terms = terms
         self.epoch = epoch
@@ -519,7 +523,9 @@ class _Entrance:
 class _Step:
     """One :class:`Batch` against one transaction."""
 
-    def __init__(self, db: sqlite3.Connection, state: _State, epoch: str, run: int, terms: Terms):
+    def __init__(
+        self, db: sqlite3.Connection, state: _State, epoch: str, run: int, terms: Terms
+    ) -> None:
         self.db = db
         self.state = state
         self.epoch = epoch
@@ -606,12 +612,12 @@ class _Step:
         return fresh
 
     def _unlease(self, key: bytes) -> tuple[int, int, int, bytes] | None:
-        row: tuple[int, int, int, bytes] | None = self.db.execute(
+        row = self.db.execute(
             "DELETE FROM lease WHERE key = ? AND epoch = ? RETURNING seq, priority, deaths, payload",
             (key, self.epoch),
         ).fetchone()
         self.delta["leased" if row else "late"] += -1 if row else 1
-        return row
+        return cast("tuple[int, int, int, bytes] | None", row)
 
     def _bury(
         self, key: bytes, payload: bytes, reason: str, detail: str, priority: int, deaths: int
@@ -635,7 +641,7 @@ class _Step:
             "(SELECT count(*) FROM worker)",
             (self.epoch,),
         ).fetchone()
-        return max(0, min(want, ceil((waiting + leased) / workers) - mine))
+        return max(0, min(want, ceil((waiting + leased) / workers) - int(mine)))
 
     def _take(self, count: int) -> list[Delivery]:
         direction = "DESC" if self.state.get("order", "fifo") == "lifo" else "ASC"
@@ -728,13 +734,15 @@ def _return_leases(db: sqlite3.Connection, epoch: str, max_deliveries: int | Non
     returned = 0
     for key, entered, seq, priority, deaths, payload in rows:
         if max_deliveries is not None and (entered or blame_all):
-            deaths += 1
-            if deaths >= max_deliveries:
-                detail = f"{deaths} workers died while it was fetched or parsed"
+            now_dead = deaths + 1
+            if now_dead >= max_deliveries:
+                detail = f"{now_dead} workers died while it was fetched or parsed"
                 name = worker[0] if worker else epoch
-                bury(db, key, payload, "poison", detail, priority, deaths, name)
+                bury(db, key, payload, "poison", detail, priority, now_dead, name)
                 continue
-        _put_back(db, key, seq, priority, deaths, payload)
+            _put_back(db, key, seq, priority, now_dead, payload)
+        else:
+            _put_back(db, key, seq, priority, deaths, payload)
         returned += 1
     state = _State(db)
     state.add("leased", -len(rows))

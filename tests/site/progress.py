@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 _WINDOW_S = 2.0
-_BAR = 16  # the whole line fits 80 columns
+_BAR = 12  # the whole line fits 80 columns
 
 
 @dataclass(frozen=True)

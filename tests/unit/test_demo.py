@@ -90,7 +90,7 @@ def test_the_report_names_what_is_lost(items):
 def test_a_line_of_progress_tells_pages_speed_and_queue():
     line = describe("worker 1", 1091, 2182, 231.4, QueueState(402, 16, 1))
     assert line == (
-        "worker 1 [########........] 1,091/2,182 pages  231/s  queue 402  leased 16  dead 1"
+        "worker 1 [######......] 1,091/2,182 pages  231/s  queue 402  leased 16  dead 1"
     )
     assert len(line) < 80
     assert "queue" not in describe("worker 1", 0, 0, 0.0, None)
