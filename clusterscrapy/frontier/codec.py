@@ -116,15 +116,14 @@ class RequestCodec:
             if value != default
         }
         fields["u"] = request.url
-        for short, value in (
+        containers = (
             ("h", dict(request.headers)),
             ("c", request.cookies),
             ("a", request.meta),
             ("k", request.cb_kwargs),
             ("f", request.flags),
-        ):
-            if value:
-                fields[short] = value
+        )
+        fields |= {short: value for short, value in containers if value}
         if request.callback is NO_CALLBACK:
             fields["n"] = True
         elif request.callback is not None:

@@ -641,7 +641,8 @@ class _Step:
             "(SELECT count(*) FROM worker)",
             (self.epoch,),
         ).fetchone()
-        return max(0, min(want, ceil((waiting + leased) / workers) - int(mine)))
+        even: int = ceil((waiting + leased) / workers)
+        return max(0, min(want, even - mine))
 
     def _take(self, count: int) -> list[Delivery]:
         direction = "DESC" if self.state.get("order", "fifo") == "lifo" else "ASC"
