@@ -33,6 +33,7 @@ from clusterscrapy.exceptions import (
 from clusterscrapy.frontier import (
     Ack,
     Bury,
+    CrawlEnded,
     CrawlGone,
     Delivery,
     Fail,
@@ -148,6 +149,7 @@ class Scheduler(BaseScheduler, Listener):
         self._failed: dict[Request, tuple[str, str]] = {}
         self._start_ordinals: dict[int, int] = {}
         self._solo = False
+        self._runs_start = False
         self._reported: set[str] = set()
         self._retry_codes = frozenset(map(int, crawler.settings.getlist("RETRY_HTTP_CODES")))
         self._per_slot = crawler.settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN")
@@ -419,6 +421,8 @@ class Scheduler(BaseScheduler, Listener):
         if reply.late:
             self.stats.inc_value("clusterscrapy/late_acks", reply.late)
         assert self.courier is not None
+        if self._runs_start and reply.start in ("done", "failed"):
+            self._runs_start = self.courier.claim_start = False
         if reply.taken or self.courier.over:
             self._wake()
 
@@ -433,6 +437,9 @@ class Scheduler(BaseScheduler, Listener):
         self._held.clear()
         self._failed.clear()
         self._solo = False
+        if self.courier is not None and self._runs_start:
+            # start() goes on here; nobody may wait for an owner that is no more.
+            self.courier.claim_start = True
 
     def gone(self, error: ClusterScrapyError) -> None:
         """The crawl is not there any more, or the store refuses us: close the spider."""
@@ -443,6 +450,9 @@ class Scheduler(BaseScheduler, Listener):
                 "anew, and switch the store's persistence on (appendonly yes)",
                 error,
             )
+        elif isinstance(error, CrawlEnded):
+            self.close_reason = "finished"
+            logger.info("%s", error)
         elif isinstance(error, CrawlGone):
             self.close_reason = "dropped"
             logger.warning("%s; closing", error)
@@ -451,7 +461,6 @@ class Scheduler(BaseScheduler, Listener):
             self.close_reason = "configuration_refused" if refused else "frontier_error"
             logger.error("%s; closing, what was leased returns to the crawl", error)
         self._held.clear()
-        self.crawler.engine  # noqa: B018 - set by now, or there would be no session
         deferred_from_coro(self.crawler.engine.close_spider_async(reason=self.close_reason))
 
     def unreachable(self, error: FrontierUnavailable) -> None:
@@ -475,15 +484,14 @@ class Scheduler(BaseScheduler, Listener):
         if courier is None:
             return False
         courier.claim_start = True
+        courier.hurry()
         while self.close_reason is None:
             reply = await courier.news()
-            if reply.start == "mine":
-                courier.claim_start = False
-                return True
-            if reply.start in ("done", "failed"):
+            if reply.start in ("mine", "done", "failed"):
                 break
         courier.claim_start = False
-        return False
+        self._runs_start = courier.reply.start == "mine"
+        return self._runs_start and self.close_reason is None
 
     def start_done(self, *, failed: bool) -> None:
         """``start()`` is exhausted and its items accepted, or it raised."""

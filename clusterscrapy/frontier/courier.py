@@ -17,12 +17,13 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clusterscrapy.exceptions import ClusterScrapyError, FrontierUnavailable
 from clusterscrapy.frontier.protocol import (
     Ack,
     Batch,
+    CrawlEnded,
     CrawlGone,
     Delivery,
     Fail,
@@ -228,9 +229,12 @@ class Courier:
     async def news(self) -> Reply:
         """Wait for the next answer of the store."""
         self._news.clear()
-        self._due(0)
         await self._news.wait()
         return self.reply
+
+    def hurry(self) -> None:
+        """Talk to the store now instead of at the next occasion."""
+        self._due(0)
 
     # --- the pump -------------------------------------------------------------------------
 
@@ -350,7 +354,8 @@ class Courier:
     def _join_again(self) -> Session:
         assert self.session is not None
         self.session.lapse()
-        return self.frontier.join(self.terms)
+        # Back into this very crawl: never a new run, whatever was asked for at the start.
+        return self.frontier.join(replace(self.terms, resume=True, explicit=True))
 
     def _joined_again(self, future: Future[Session]) -> None:
         try:
@@ -370,8 +375,11 @@ class Courier:
         except ClusterScrapyError as exc:
             self._break(exc)
             return
-        if session.opening.late or session.opening.fresh:
-            self._break(CrawlGone("the crawl ended while this worker was away"))
+        if session.opening.late:
+            self._break(CrawlEnded())
+            return
+        if session.opening.fresh:
+            self._break(CrawlGone(f"a new run of crawl {self.frontier.name} began"))
             return
         self.session = session
         self._heart.start(session)
@@ -398,6 +406,7 @@ class Courier:
         self.hand_back()
         deadline = self._loop.time() + timeout_s
         while not self._broken and (self._outbox or self._batch) and self._loop.time() < deadline:
+            self.hurry()
             try:
                 await asyncio.wait_for(self.news(), max(0.05, deadline - self._loop.time()))
             except asyncio.TimeoutError:

@@ -44,6 +44,10 @@ class CrawlGone(FrontierError):
     """The crawl was dropped, or a new run of it began, while this worker was in it."""
 
 
+class CrawlEnded(FrontierError):
+    """The others finished the crawl while this worker was taken for dead; there is nothing left to do."""
+
+
 class StoreEmptied(FrontierError):
     """The store has forgotten the whole crawl (restarted without its data, flushed)."""
 

@@ -21,13 +21,6 @@ RUNS = int(os.environ.get("CHAOS_RUNS", "1"))
 PAGES = 3_000
 
 
-@pytest.fixture(params=["sqlite", "redis"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "redis":
-        return str(request.getfixturevalue("redis_url"))
-    return f"sqlite://{tmp_path}/frontier"
-
-
 @pytest.fixture(params=["dense", "tree"])
 def site(request: pytest.FixtureRequest) -> Iterator[SiteProcess]:
     with SiteProcess(request.param, pages=PAGES, latency_ms="50-150") as site:
