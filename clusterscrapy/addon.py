@@ -40,8 +40,9 @@ class Addon:
             if _running_command() in _OTHER_COMMANDS:
                 return
             from clusterscrapy.config import Config
+            from clusterscrapy.terms import store_of
 
-            Config.from_settings(settings)
+            store_of(Config.from_settings(settings))
             _check_event_loop(settings)
             _switch_on(settings)
         except ConfigError as exc:

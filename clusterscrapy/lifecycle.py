@@ -82,9 +82,10 @@ class Lifecycle:
             # Scrapy has just installed its own handler for the second signal; ours closes properly.
             for other in self._originals:
                 signal.signal(other, self._on_signal)
-            threading.Thread(target=self._watch_deadline, daemon=True).start()
+            self._watch_loop(self.stop_s)
             self._loop.call_soon_threadsafe(self._begin_stop)
         else:
+            self._watch_loop(0.0)
             self._loop.call_soon_threadsafe(self._force, "a second signal")
 
     def _begin_stop(self) -> None:
@@ -122,11 +123,14 @@ class Lifecycle:
             slot._maybe_fire_closing()
         threading.Thread(target=self._watch_closing, daemon=True).start()
 
-    def _watch_deadline(self) -> None:
+    def _watch_loop(self, deadline_s: float) -> None:
         """A loop that a callback blocks cannot force anything: this thread can."""
-        if self._is_closed.wait(self.stop_s + BLOCKED_LOOP_GRACE_S) or self._forced:
-            return
-        self._exit_hard("a callback blocks the event loop")
+
+        def watch() -> None:
+            if not self._is_closed.wait(deadline_s + BLOCKED_LOOP_GRACE_S) and not self._forced:
+                self._exit_hard("a callback blocks the event loop")
+
+        threading.Thread(target=watch, daemon=True).start()
 
     def _watch_closing(self) -> None:
         if not self._is_closed.wait(CLOSING_GRACE_S):

@@ -25,6 +25,7 @@ _BY_REASON = {
     "dropped": CLOSED_BY_LIMIT,
 }
 _codes: WeakKeyDictionary[Crawler, int] = WeakKeyDictionary()
+_last_words: WeakKeyDictionary[Crawler, str] = WeakKeyDictionary()
 
 
 def record(crawler: Crawler, reason: str, *, work_left: bool) -> None:
@@ -40,6 +41,16 @@ def record(crawler: Crawler, reason: str, *, work_left: bool) -> None:
     else:
         code = _BY_REASON.get(reason, CLOSED_BY_LIMIT)
     _codes[crawler] = code
+
+
+def say(crawler: Crawler, sentence: str) -> None:
+    """Keep a sentence for the end, where a person sees it after all the log lines."""
+    _last_words[crawler] = sentence
+
+
+def last_words(crawler: Crawler) -> str:
+    """The sentence kept for the end, or an empty text."""
+    return _last_words.get(crawler, "")
 
 
 def exit_code(crawler: Crawler) -> int | None:

@@ -184,6 +184,7 @@ class Scheduler(BaseScheduler, Listener):
 
     def _refuse(self, reason: str, sentence: str) -> None:
         logger.critical("%s", sentence)
+        outcome.say(self.crawler, sentence)
         self.close_reason = reason
         self.courier = None
 
@@ -192,15 +193,15 @@ class Scheduler(BaseScheduler, Listener):
         for note in opening.notes:
             logger.warning("%s", note)
         if opening.late:
-            logger.info(
-                "Crawl %s finished %.0f s ago: nothing to do. %s",
-                name,
-                opening.finished_ago_s,
-                "Give another CLUSTER_CRAWL_ID for another run."
+            again = (
+                "give another CLUSTER_CRAWL_ID for another run"
                 if self.terms.explicit
-                else f"A new run begins {self.terms.hold_s:.0f} s after the end "
-                "(CLUSTER_FINISHED_HOLD_SECONDS), or at once with -s CLUSTER_RESUME=0",
+                else f"a new run begins {self.terms.hold_s:.0f} s after the end "
+                "(CLUSTER_FINISHED_HOLD_SECONDS), or at once with -s CLUSTER_RESUME=0"
             )
+            ago = f"crawl {name} finished {opening.finished_ago_s:.0f} s ago"
+            logger.info("%s: nothing to do; %s", ago, again)
+            outcome.say(self.crawler, f"{ago}: nothing to do; {again}")
             self.close_reason = "finished"
             self.courier = None
         elif opening.fresh:
@@ -217,7 +218,7 @@ class Scheduler(BaseScheduler, Listener):
             )
         else:
             logger.info(
-                "Resuming crawl %s: %d waiting, %d leased by workers that may be gone, %d done, %d dead; "
+                "Resuming crawl %s: %d waiting, %d leased by a worker that is gone, %d done, %d dead; "
                 "start afresh with -s CLUSTER_RESUME=0 or 'scrapy frontier drop'",
                 name,
                 opening.waiting,
@@ -241,12 +242,10 @@ class Scheduler(BaseScheduler, Listener):
         last = courier.reply
         work_left = not clean or not last.over
         outcome.record(self.crawler, reason, work_left=work_left)
-        if work_left:
-            logger.info(
-                "Left crawl %s with work to do: %d waiting; the same command resumes it",
-                self.frontier.name,
-                last.waiting,
-            )
+        if work_left and reason != "configuration_refused":
+            sentence = f"left crawl {self.frontier.name} unfinished ({reason}); the same command resumes it"
+            logger.info("%s", sentence)
+            outcome.say(self.crawler, sentence)
 
     def stop_taking(self) -> None:
         """No new work from now on; what waits in the buffer goes back."""
@@ -445,11 +444,7 @@ class Scheduler(BaseScheduler, Listener):
         """The crawl is not there any more, or the store refuses us: close the spider."""
         if isinstance(error, StoreEmptied):
             self.close_reason = "store_emptied"
-            logger.error(
-                "%s: it was restarted without its data, or flushed. Start the spider again to begin "
-                "anew, and switch the store's persistence on (appendonly yes)",
-                error,
-            )
+            logger.error("%s", error)
         elif isinstance(error, CrawlEnded):
             self.close_reason = "finished"
             logger.info("%s", error)

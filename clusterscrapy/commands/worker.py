@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from clusterscrapy.identity import remember_arguments
-from clusterscrapy.outcome import exit_code
+from clusterscrapy.outcome import exit_code, last_words
 
 if TYPE_CHECKING:
     import argparse
@@ -36,3 +37,5 @@ class WorkerCommand:
         super().run(args, opts)  # type: ignore[misc]
         for crawler in self._crawlers:
             self.exitcode = exit_code(crawler) or self.exitcode
+            if sentence := last_words(crawler):
+                sys.stderr.write(f"clusterscrapy: {sentence}\n")

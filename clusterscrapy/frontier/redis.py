@@ -451,7 +451,11 @@ class RedisSession:
         )
         if answer[0] == b"gone":
             if not answer[1]:
-                raise StoreEmptied(f"the store no longer knows crawl {self.frontier.name}")
+                raise StoreEmptied(
+                    f"the store no longer knows crawl {self.frontier.name}: it was restarted without its "
+                    "data, or flushed; start the spider again to begin anew, and let Redis keep its data "
+                    "(appendonly yes)"
+                )
             raise CrawlGone(f"crawl {self.frontier.name} was dropped or begun anew")
         if answer[0] == b"lost":
             raise LeaseLost(f"worker {self.terms.worker} was taken for dead")

@@ -641,8 +641,8 @@ class _Step:
             "(SELECT count(*) FROM worker)",
             (self.epoch,),
         ).fetchone()
-        even: int = ceil((waiting + leased) / workers)
-        return max(0, min(want, even - mine))
+        even = int(ceil((waiting + leased) / workers))
+        return max(0, min(want, even - int(mine)))
 
     def _take(self, count: int) -> list[Delivery]:
         direction = "DESC" if self.state.get("order", "fifo") == "lifo" else "ASC"
