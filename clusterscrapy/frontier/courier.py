@@ -42,7 +42,8 @@ logger = logging.getLogger(__name__)
 
 BATCH_OPS = 500
 BATCH_BYTES = 4_000_000
-LINGER_S = 0.005
+LINGER_S, RELAXED_S = 0.005, 0.03
+"""How long operations are gathered: while the engine may run dry, and while it has work."""
 HARVEST_S = 0.05
 IDLE_FIRST_S, IDLE_LAST_S = 0.1, 0.5
 RETRY_FIRST_S, RETRY_LAST_S = 0.1, 2.0
@@ -173,7 +174,12 @@ class Courier:
         self._outbox.append(op)
         if len(self._outbox) >= self.limits.outbox:
             self._room.clear()
-        self._due(LINGER_S)
+            self._due(0)
+        self._due(self._linger_s)
+
+    @property
+    def _linger_s(self) -> float:
+        return LINGER_S if len(self.buffer) * 4 < self.limits.prefetch else RELAXED_S
 
     def knows(self, key: bytes) -> bool:
         """True when a filtered request of this key is surely stored, or is about to be."""
@@ -188,7 +194,7 @@ class Courier:
         self.inside.add(delivery.key)
         self._entered.append(delivery.key)
         # A request that was there when a worker died is reported at once, not at leisure.
-        self._due(0 if delivery.deaths else LINGER_S)
+        self._due(0 if delivery.deaths else self._linger_s)
         return delivery
 
     def ask(self) -> None:
@@ -343,7 +349,7 @@ class Courier:
     def _schedule_next(self, *, busy: bool) -> None:
         self._idle_s = IDLE_FIRST_S if busy else min(self._idle_s * 1.5, IDLE_LAST_S)
         if self._outbox:
-            self._due(0 if len(self._outbox) >= BATCH_OPS else LINGER_S)
+            self._due(0 if len(self._outbox) >= BATCH_OPS else self._linger_s)
         elif self.taking and not self.buffer and self.reply.waiting and not self.reply.paused:
             self._due(LINGER_S if busy else HARVEST_S)
         else:
