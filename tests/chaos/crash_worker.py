@@ -77,6 +77,8 @@ class Point:
     last_act: Callable[[Call], None] | None = None
     earlier: str = ""
     """The point at which a worker before this one died."""
+    routine: bool = True
+    """Tried in every run of the tests; the others, close to one of these, when there is time."""
 
 
 # --- which calls ---------------------------------------------------------------------------
@@ -117,7 +119,9 @@ def _answers_something(call: Call) -> bool:
 
 def _something_left_the_engine(call: Call) -> bool:
     scheduler = call.args[0]
-    return any(request not in scheduler.crawler.engine._slot.inprogress for request in scheduler._held)
+    return any(
+        request not in scheduler.crawler.engine._slot.inprogress for request in scheduler._held
+    )
 
 
 def _script(name: str) -> Callable[[Call], bool]:
@@ -127,7 +131,8 @@ def _script(name: str) -> Callable[[Call], bool]:
 def _sync_command(call: Call) -> bool:
     """A script that carries operations, as it goes over the wire."""
     _, name, *args = call.args
-    return name in ("EVALSHA", "EVAL") and len(args) > 7 and len(args[7]) > 1
+    carries_ops = len(args) > 7 and isinstance(args[7], bytes) and len(args[7]) > 1
+    return name in ("EVALSHA", "EVAL") and carries_ops
 
 
 def _reaped(call: Call) -> bool:
@@ -198,57 +203,71 @@ def _tear_the_line(call: Call) -> None:
     """Only a part of the item's line reaches the disk."""
     file = call.args[0].file
     file.flush()
-    os.truncate(file.name, os.path.getsize(file.name) - 5)
+    os.truncate(file.name, os.fstat(file.fileno()).st_size - 5)
 
 
 # --- the points -----------------------------------------------------------------------------------
 
 _JOINING = {
-    "before-join": Point(JOIN),
+    "before-join": Point(JOIN, routine=False),
     "join-uncommitted": Point(((sqlite._Entrance, "enter"),), "after", stores=("sqlite",)),
-    "join-unlisted": Point(
-        ((RedisFrontier, "call"),), "after", _script("join"), stores=("redis",)
-    ),
+    "join-unlisted": Point(((RedisFrontier, "call"),), "after", _script("join"), stores=("redis",)),
     "joined-unheard": Point(JOIN, "after"),
-    "joined": Point(((Courier, "open"),), "after"),
+    "joined": Point(((Courier, "open"),), "after", routine=False),
     "feed-unprepared": Point(((CrashSafeFeeds, "_prepare_lines"),)),
-}  # fmt: skip
+}
 _STARTING = {
-    "before-claim": Point(((Scheduler, "claim_start"),), spider="seeds"),
+    "before-claim": Point(((Scheduler, "claim_start"),), spider="seeds", routine=False),
     "claimed-unheard": Point(
         SYNC, "after", lambda call: call.result.start == "mine", spider="seeds"
     ),
-    "claimed": Point(((Scheduler, "claim_start"),), "after", spider="seeds"),
+    "claimed": Point(((Scheduler, "claim_start"),), "after", spider="seeds", routine=False),
     "between-starts": Point(((Seeds, "start"),), "between", nth=30, spider="seeds"),
     "starts-half-stored": Point(SYNC, "after", _has(Push), spider="seeds"),
     "starts-exhausted": Point(((Seeds, "start"),), "after", spider="seeds"),
-    "start-done-told": Point(((Scheduler, "start_done"),), "after", spider="seeds"),
-    "start-done-unsent": Point(SYNC, "before", _has(StartDone), spider="seeds"),
+    "start-done-told": Point(((Scheduler, "start_done"),), "after", spider="seeds", routine=False),
+    "start-done-unsent": Point(SYNC, "before", _has(StartDone), spider="seeds", routine=False),
     "start-done-unheard": Point(SYNC, "after", _has(StartDone), spider="seeds"),
     "start-done-used": Point(
-        ((Courier, "_accept"),), "after", lambda call: call.args[1].start == "done", spider="seeds"
+        ((Courier, "_accept"),),
+        "after",
+        lambda call: call.args[1].start == "done",
+        spider="seeds",
+        routine=False,
     ),
     "start-item-in-pipeline": Point(
-        ((ItemPipelineManager, "process_item_async"),), nth=20, spider="start_items"
+        ((ItemPipelineManager, "process_item_async"),), nth=20, spider="start_items", routine=False
     ),
     "last-start-item-in-pipeline": Point(
-        ((ItemPipelineManager, "process_item_async"),), nth=80, spider="start_items"
+        ((ItemPipelineManager, "process_item_async"),), nth=40, spider="start_items"
     ),
     "start-item-through": Point(
-        ((FrontierSpiderMiddleware, "_item_through"),), "after", nth=20, spider="start_items"
+        ((FrontierSpiderMiddleware, "_item_through"),),
+        "after",
+        nth=20,
+        spider="start_items",
+        routine=False,
     ),
 }
 _SENDING = {
-    "unsent": Point(SYNC, "before", _ops, nth=3),
+    "unsent": Point(SYNC, "before", _ops, nth=3, routine=False),
     "in-flight": Point(
         ((redis.Connection, "send_command"),), "after", _sync_command, nth=4, stores=("redis",)
     ),
     "between-operations": Point(
-        ((sqlite._Step, "_apply"),), "after", _op_is(Push), nth=20, stores=("sqlite",)
+        ((sqlite._Step, "_apply"),),
+        "after",
+        _op_is(Push),
+        nth=20,
+        stores=("sqlite",),
+        routine=False,
     ),
     "pushed-uncommitted": Point(
-        ((sqlite._Step, "_take"),), "before",
-        lambda call: call.args[0].delta["waiting"] > 0, nth=2, stores=("sqlite",)
+        ((sqlite._Step, "_take"),),
+        "before",
+        lambda call: call.args[0].delta["waiting"] > 0,
+        nth=2,
+        stores=("sqlite",),
     ),
     "acked-uncommitted": Point(
         ((sqlite._Step, "apply"),), "after", _has(Ack), nth=2, stores=("sqlite",)
@@ -256,92 +275,129 @@ _SENDING = {
     "applied-unheard": Point(SYNC, "after", _ops, nth=3),
     "links-before-ack": Point(SYNC, "after", _only_pushes, nth=3, prepare=_small_batches),
     "acked-unheard": Point(SYNC, "after", _has(Ack), nth=2),
-    "answer-unused": Point(((Courier, "_accept"),), "before", _answers_something, nth=3),
-    "answer-used": Point(((Courier, "_accept"),), "after", _answers_something, nth=3),
-    "retry-unsent": Point(SYNC, nth=4, prepare=_lose_an_answer),
+    "answer-unused": Point(
+        ((Courier, "_accept"),), "before", _answers_something, nth=3, routine=False
+    ),
+    "answer-used": Point(
+        ((Courier, "_accept"),), "after", _answers_something, nth=3, routine=False
+    ),
+    "retry-unsent": Point(SYNC, nth=4, prepare=_lose_an_answer, routine=False),
     "retry-unheard": Point(SYNC, "after", nth=3, prepare=_lose_an_answer),
-}  # fmt: skip
+}
 _TAKING = {
     "taken-uncommitted": Point(
-        ((sqlite._Step, "_take"),), "after", _has_result, nth=2, stores=("sqlite",)
+        ((sqlite._Step, "_take"),), "after", _has_result, nth=2, stores=("sqlite",), routine=False
     ),
     "taken-unheard": Point(SYNC, "after", _took, nth=2),
     "out-of-buffer": Point(((Courier, "next"),), "after", _has_result, nth=12),
-    "decoding": Point(((RequestCodec, "decode"),), nth=12),
-    "decoded": Point(((RequestCodec, "decode"),), "after", nth=12),
-    "given-to-the-engine": Point(((Scheduler, "next_request"),), "after", _has_result, nth=12),
+    "decoding": Point(((RequestCodec, "decode"),), nth=12, routine=False),
+    "decoded": Point(((RequestCodec, "decode"),), "after", nth=12, routine=False),
+    "given-to-the-engine": Point(
+        ((Scheduler, "next_request"),), "after", _has_result, nth=12, routine=False
+    ),
 }
 _WORKING = {
     "before-first-link": Point(((Graph, "parse"),), nth=5),
     "between-links": Point(((Graph, "parse"),), "between", nth=20),
     "callback-exhausted": Point(((Graph, "parse"),), "after", nth=5),
     "output-exhausted": Point(
-        ((FrontierSpiderMiddleware, "process_spider_output"),), "after", nth=5
+        ((FrontierSpiderMiddleware, "process_spider_output"),), "after", nth=5, routine=False
     ),
-    "encoding": Point(((RequestCodec, "encode"),), nth=20),
-    "link-in-outbox": Point(((Courier, "push"),), "after", nth=20),
+    "encoding": Point(((RequestCodec, "encode"),), nth=20, routine=False),
+    "link-in-outbox": Point(((Courier, "push"),), "after", nth=20, routine=False),
     "item-in-pipeline": Point(((ItemPipelineManager, "process_item_async"),), nth=5),
-    "item-unflushed": Point(((JsonLinesItemExporter, "export_item"),), "after", nth=5),
+    "item-unflushed": Point(
+        ((JsonLinesItemExporter, "export_item"),), "after", nth=5, routine=False
+    ),
     "item-half-written": Point(
         ((JsonLinesItemExporter, "export_item"),), "after", nth=5, last_act=_tear_the_line
     ),
     "item-written": Point(((CrashSafeFeeds, "flush"),), "after", nth=5),
-    "before-collect": Point(((Scheduler, "collect"),), "before", _something_left_the_engine),
-    "between-acks": Point(((Courier, "tell"),), "after", _op_is(Ack), nth=3),
-    "collected-unsent": Point(
-        ((Courier, "_next_batch"),), "after",
-        lambda call: any(type(op) is Ack for op in call.result.ops), nth=2
+    "before-collect": Point(
+        ((Scheduler, "collect"),), "before", _something_left_the_engine, routine=False
     ),
-}  # fmt: skip
+    "between-acks": Point(((Courier, "tell"),), "after", _op_is(Ack), nth=3, routine=False),
+    "collected-unsent": Point(
+        ((Courier, "_next_batch"),),
+        "after",
+        lambda call: any(type(op) is Ack for op in call.result.ops),
+        nth=2,
+    ),
+}
 _ENDING = {
-    "before-finish": Point(FINISH),
+    "before-finish": Point(FINISH, routine=False),
     "finish-uncommitted": Point(
-        ((sqlite._State, "set"),), "after",
-        lambda call: call.args[1] == "finished_at", stores=("sqlite",)
+        ((sqlite._State, "set"),),
+        "after",
+        lambda call: call.args[1] == "finished_at",
+        stores=("sqlite",),
     ),
     "finished-not-left": Point(FINISH, "after", _has_result),
-    "finished-and-left": Point(LEAVE, "after"),
-}  # fmt: skip
+    "finished-and-left": Point(LEAVE, "after", routine=False),
+}
 _STOPPING = {
-    "told-to-stop": Point(((Lifecycle, "_begin_stop"),), prepare=_stop_at_page),
-    "handing-back": Point(((Courier, "hand_back"),), prepare=_stop_at_page),
+    "told-to-stop": Point(((Lifecycle, "_begin_stop"),), prepare=_stop_at_page, routine=False),
+    "handing-back": Point(((Courier, "hand_back"),), prepare=_stop_at_page, routine=False),
     "releases-unsent": Point(((Courier, "hand_back"),), "after", prepare=_stop_at_page),
     "release-uncommitted": Point(
-        ((sqlite._Step, "_apply"),), "after", _op_is(Release), prepare=_stop_at_page,
-        stores=("sqlite",)
+        ((sqlite._Step, "_apply"),),
+        "after",
+        _op_is(Release),
+        prepare=_stop_at_page,
+        stores=("sqlite",),
+        routine=False,
     ),
     "released-unheard": Point(SYNC, "after", _has(Release), prepare=_stop_at_page),
-    "closing-unflushed": Point(((Courier, "close"),), prepare=_stop_at_page),
+    "closing-unflushed": Point(((Courier, "close"),), prepare=_stop_at_page, routine=False),
     "flushed-not-left": Point(LEAVE, prepare=_stop_at_page),
-    "left-unheard": Point(LEAVE, "after", prepare=_stop_at_page),
+    "left-unheard": Point(LEAVE, "after", prepare=_stop_at_page, routine=False),
     "deadline": Point(
-        ((Scheduler, "release_held"),), "after", _has_result, prepare=_stop_at_page,
-        options=_AT_ONCE
+        ((Scheduler, "release_held"),),
+        "after",
+        _has_result,
+        prepare=_stop_at_page,
+        options=_AT_ONCE,
     ),
-}  # fmt: skip
+}
 _OTHERS = {
     "reap-uncommitted": Point(
-        ((sqlite, "_return_leases"),), "after", _has_result, stores=("sqlite",),
-        earlier="before-first-link"
+        ((sqlite, "_return_leases"),),
+        "after",
+        _has_result,
+        stores=("sqlite",),
+        earlier="before-first-link",
     ),
     "reap-half-done": Point(
-        ((sqlite, "_put_back"),), "after", stores=("sqlite",), earlier="before-first-link"
+        ((sqlite, "_put_back"),),
+        "after",
+        stores=("sqlite",),
+        earlier="before-first-link",
+        routine=False,
     ),
-    "reaped-unheard": Point(
-        SYNC, "after", _reaped, stores=("redis",), earlier="before-first-link"
+    "reaped-unheard": Point(SYNC, "after", _reaped, stores=("redis",), earlier="before-first-link"),
+    "returned-taken-unheard": Point(
+        SYNC, "after", _took_returned, earlier="before-first-link", routine=False
     ),
-    "returned-taken-unheard": Point(SYNC, "after", _took_returned, earlier="before-first-link"),
-    "before-beat": Point(BEAT, options=_BEATING, nth=2),
+    "before-beat": Point(BEAT, options=_BEATING, nth=2, routine=False),
     "after-beat": Point(BEAT, "after", options=_BEATING, nth=2),
-    "before-joining-again": Point(((Courier, "_join_again"),), prepare=_lose_leases_at_page),
+    "before-joining-again": Point(
+        ((Courier, "_join_again"),), prepare=_lose_leases_at_page, routine=False
+    ),
     "joined-again-unheard": Point(
-        ((Courier, "_join_again"),), "after", prepare=_lose_leases_at_page
+        ((Courier, "_join_again"),), "after", prepare=_lose_leases_at_page, routine=False
     ),
     "joined-again": Point(((Courier, "_rejoined"),), "after", prepare=_lose_leases_at_page),
-}  # fmt: skip
+}
 POINTS = {
-    **_JOINING, **_STARTING, **_SENDING, **_TAKING, **_WORKING, **_ENDING, **_STOPPING, **_OTHERS
-}  # fmt: skip
+    **_OTHERS,
+    **_JOINING,
+    **_STARTING,
+    **_SENDING,
+    **_TAKING,
+    **_WORKING,
+    **_ENDING,
+    **_STOPPING,
+}
 
 
 # --- dying ------------------------------------------------------------------------------------------

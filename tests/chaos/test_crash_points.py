@@ -1,7 +1,7 @@
 """``kill -9`` at each step where a death could matter, one by one: no page is lost.
 
-``crash_worker.py`` names the steps. Each is tried once, on one of the stores that have it; with
-``CHAOS_RUNS`` above 1 (``make chaos``) on each store.
+``crash_worker.py`` names the steps. Those that it calls routine are tried on one of the stores that
+have them; with ``CHAOS_RUNS`` above 1 (``make chaos``) all steps are, on each store.
 """
 
 from __future__ import annotations
@@ -15,18 +15,21 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from clusterscrapy.frontier import Status
 from tests.chaos.crash_worker import POINTS
 from tests.chaos.crawl import Crawl, Tally
-from tests.servers import RedisServer
 from tests.site.process import SiteProcess
+
+if TYPE_CHECKING:
+    from clusterscrapy.frontier import Status
+    from tests.servers import RedisServer
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(280)]
 EVERYWHERE = int(os.environ.get("CHAOS_RUNS", "1")) > 1
-PAGES = 80
+PAGES = 40
 WORKERS_WAIT_S = 90.0
 AT_ONCE = 3
 """Crawls at a time: most of one is the start of Python, and on Redis waiting for leases to end."""
@@ -59,8 +62,10 @@ class Outcome:
 def _cases() -> list[Case]:
     chosen = []
     for number, (name, point) in enumerate(POINTS.items()):
-        stores = point.stores if EVERYWHERE else point.stores[number % len(point.stores) :][:1]
-        chosen += [Case(name, store) for store in stores]
+        if EVERYWHERE:
+            chosen += [Case(name, store) for store in point.stores]
+        elif point.routine:
+            chosen.append(Case(name, point.stores[number % len(point.stores)]))
     return chosen
 
 
@@ -69,11 +74,12 @@ def outcomes(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[Case], Outcome]]:
     """The outcome of each chosen case; they run a few at a time, in the background."""
-    chosen = [
+    cases = (
         item.callspec.params["case"]
         for item in request.session.items
         if isinstance(item, pytest.Function) and item.path == Path(__file__)
-    ]
+    )
+    chosen = [case for case in cases if isinstance(case, Case)]
     redis: RedisServer | None = None
     if any(case.store == "redis" for case in chosen):
         redis = request.getfixturevalue("shared_redis")

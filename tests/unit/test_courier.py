@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -26,8 +26,10 @@ from clusterscrapy.frontier import (
     open_store,
 )
 from clusterscrapy.frontier.courier import Courier, Limits, Listener
-from clusterscrapy.frontier.protocol import Op
 from clusterscrapy.frontier.sqlite import MemoryStore, SqliteSession
+
+if TYPE_CHECKING:
+    from clusterscrapy.frontier.protocol import Op
 
 
 class Ear(Listener):
@@ -73,7 +75,7 @@ async def opened(frontier: Frontier, **limits: Any) -> tuple[Courier, Ear]:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    while not condition():
+    while not condition():  # noqa: ASYNC110 - what is waited for has no event
         await asyncio.sleep(0.005)
 
 
@@ -96,7 +98,7 @@ def test_what_is_pushed_comes_back_as_a_lease(frontier: Frontier) -> None:
 
 def test_known_pages_are_answered_without_the_store(frontier: Frontier) -> None:
     async def test() -> None:
-        courier, ear = await opened(frontier)
+        courier, _ = await opened(frontier)
         assert not courier.knows(push("a").key)
         courier.push(push("a"))
         assert courier.knows(push("a").key)
