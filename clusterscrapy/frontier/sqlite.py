@@ -641,7 +641,7 @@ class _Step:
             "(SELECT count(*) FROM worker)",
             (self.epoch,),
         ).fetchone()
-        even = ceil((waiting + leased) / workers)
+        even: int = ceil((waiting + leased) / workers)
         return max(0, min(want, even - int(mine)))
 
     def _take(self, count: int) -> list[Delivery]:

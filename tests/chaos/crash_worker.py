@@ -210,11 +210,13 @@ def _tear_the_line(call: Call) -> None:
 
 _JOINING = {
     "before-join": Point(JOIN, routine=False),
-    "join-uncommitted": Point(((sqlite._Entrance, "enter"),), "after", stores=("sqlite",)),
+    "join-uncommitted": Point(
+        ((sqlite._Entrance, "enter"),), "after", stores=("sqlite",), routine=False
+    ),
     "join-unlisted": Point(((RedisFrontier, "call"),), "after", _script("join"), stores=("redis",)),
     "joined-unheard": Point(JOIN, "after"),
     "joined": Point(((Courier, "open"),), "after", routine=False),
-    "feed-unprepared": Point(((CrashSafeFeeds, "_prepare_lines"),)),
+    "feed-unprepared": Point(((CrashSafeFeeds, "_prepare_lines"),), routine=False),
 }
 _STARTING = {
     "before-claim": Point(((Scheduler, "claim_start"),), spider="seeds", routine=False),
@@ -224,7 +226,7 @@ _STARTING = {
     "claimed": Point(((Scheduler, "claim_start"),), "after", spider="seeds", routine=False),
     "between-starts": Point(((Seeds, "start"),), "between", nth=30, spider="seeds"),
     "starts-half-stored": Point(SYNC, "after", _has(Push), spider="seeds"),
-    "starts-exhausted": Point(((Seeds, "start"),), "after", spider="seeds"),
+    "starts-exhausted": Point(((Seeds, "start"),), "after", spider="seeds", routine=False),
     "start-done-told": Point(((Scheduler, "start_done"),), "after", spider="seeds", routine=False),
     "start-done-unsent": Point(SYNC, "before", _has(StartDone), spider="seeds", routine=False),
     "start-done-unheard": Point(SYNC, "after", _has(StartDone), spider="seeds"),
@@ -270,7 +272,7 @@ _SENDING = {
         stores=("sqlite",),
     ),
     "acked-uncommitted": Point(
-        ((sqlite._Step, "apply"),), "after", _has(Ack), nth=2, stores=("sqlite",)
+        ((sqlite._Step, "apply"),), "after", _has(Ack), nth=2, stores=("sqlite",), routine=False
     ),
     "applied-unheard": Point(SYNC, "after", _ops, nth=3),
     "links-before-ack": Point(SYNC, "after", _only_pushes, nth=3, prepare=_small_batches),
@@ -289,7 +291,7 @@ _TAKING = {
         ((sqlite._Step, "_take"),), "after", _has_result, nth=2, stores=("sqlite",), routine=False
     ),
     "taken-unheard": Point(SYNC, "after", _took, nth=2),
-    "out-of-buffer": Point(((Courier, "next"),), "after", _has_result, nth=12),
+    "out-of-buffer": Point(((Courier, "next"),), "after", _has_result, nth=12, routine=False),
     "decoding": Point(((RequestCodec, "decode"),), nth=12, routine=False),
     "decoded": Point(((RequestCodec, "decode"),), "after", nth=12, routine=False),
     "given-to-the-engine": Point(
@@ -297,9 +299,9 @@ _TAKING = {
     ),
 }
 _WORKING = {
-    "before-first-link": Point(((Graph, "parse"),), nth=5),
+    "before-first-link": Point(((Graph, "parse"),), nth=5, routine=False),
     "between-links": Point(((Graph, "parse"),), "between", nth=20),
-    "callback-exhausted": Point(((Graph, "parse"),), "after", nth=5),
+    "callback-exhausted": Point(((Graph, "parse"),), "after", nth=5, routine=False),
     "output-exhausted": Point(
         ((FrontierSpiderMiddleware, "process_spider_output"),), "after", nth=5, routine=False
     ),
@@ -349,7 +351,7 @@ _STOPPING = {
     ),
     "released-unheard": Point(SYNC, "after", _has(Release), prepare=_stop_at_page),
     "closing-unflushed": Point(((Courier, "close"),), prepare=_stop_at_page, routine=False),
-    "flushed-not-left": Point(LEAVE, prepare=_stop_at_page),
+    "flushed-not-left": Point(LEAVE, prepare=_stop_at_page, routine=False),
     "left-unheard": Point(LEAVE, "after", prepare=_stop_at_page, routine=False),
     "deadline": Point(
         ((Scheduler, "release_held"),),

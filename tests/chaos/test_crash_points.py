@@ -33,7 +33,11 @@ PAGES = 40
 WORKERS_WAIT_S = 90.0
 AT_ONCE = 3
 """Crawls at a time: most of one is the start of Python, and on Redis waiting for leases to end."""
-SHORT_LEASES = ("-s", "CLUSTER_LEASE_SECONDS=2", "-s", "CLUSTER_HEARTBEAT_SECONDS=0.5")
+OPTIONS = (
+    *("-s", "CONCURRENT_REQUESTS=8"),  # so that pages wait in the queue, in the buffer and inside
+    *("-s", "CLUSTER_LEASE_SECONDS=2"),
+    *("-s", "CLUSTER_HEARTBEAT_SECONDS=0.5"),
+)
 
 
 @dataclass(frozen=True)
@@ -127,7 +131,7 @@ def _run(case: Case, url: str, folder: Path, sites: _Sites) -> Outcome:
         arguments={} if graph else {"pages": str(PAGES)},
         environ={"CLUSTER_CRAWL_ID": str(case)},
     )
-    options = [*SHORT_LEASES, *point.options]
+    options = [*OPTIONS, *point.options]
     deaths = []
     try:
         for name in filter(None, (point.earlier, case.point)):
