@@ -218,11 +218,11 @@ class Scheduler(BaseScheduler, Listener):
             )
         else:
             logger.info(
-                "Resuming crawl %s: %d waiting, %d leased by a worker that is gone, %d done, %d dead; "
-                "start afresh with -s CLUSTER_RESUME=0 or 'scrapy frontier drop'",
+                "Resuming crawl %s: %d waiting%s, %d done, %d dead; start afresh with "
+                "-s CLUSTER_RESUME=0 or 'scrapy frontier drop'",
                 name,
                 opening.waiting,
-                opening.leased,
+                f", {opening.leased} leased by a worker that is gone" if opening.leased else "",
                 opening.done,
                 opening.dead,
             )
