@@ -33,20 +33,31 @@ class Addon:
     Scrapy's own scheduler.
     """
 
+    @classmethod
+    def update_pre_crawler_settings(cls, settings: BaseSettings) -> None:
+        """Refuse what is wrong before anything runs, as far as it is known without the spider."""
+        _refuse_wrong(settings)
+
     def update_settings(self, settings: BaseSettings) -> None:
         """Switch the suite on; a refused configuration ends the process with exit code 8."""
-        try:
-            _check_scrapy()
-            if _running_command() in _OTHER_COMMANDS:
-                return
-            from clusterscrapy.config import Config
-            from clusterscrapy.terms import store_of
-
-            store_of(Config.from_settings(settings))
-            _check_event_loop(settings)
+        if _refuse_wrong(settings):
             _switch_on(settings)
-        except ConfigError as exc:
-            _refuse(exc)
+
+
+def _refuse_wrong(settings: BaseSettings) -> bool:
+    """End the process if the configuration is wrong; False when this command does without the suite."""
+    try:
+        _check_scrapy()
+        if _running_command() in _OTHER_COMMANDS:
+            return False
+        from clusterscrapy.config import Config
+        from clusterscrapy.terms import store_of
+
+        store_of(Config.from_settings(settings))
+        _check_event_loop(settings)
+    except ConfigError as exc:
+        _refuse(exc)
+    return True
 
 
 def _check_scrapy() -> None:

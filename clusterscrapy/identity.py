@@ -84,9 +84,10 @@ def _safe(text: str) -> str:
 def scheme_of(fingerprinter: RequestFingerprinterProtocol) -> Scheme:
     """How ``fingerprinter`` behaves: workers that do not know each other's pages can be refused.
 
-    Behaviour is compared, not versions: two versions that agree on the probes may share a crawl.
+    Of the fingerprinter the class and the behaviour count, of w3lib the behaviour only: two versions
+    that agree on the probes may share a crawl.
     """
-    digest = blake2b(digest_size=8)
+    digest = blake2b(global_object_name(type(fingerprinter)).encode(), digest_size=8)
     for probe in _PROBES:
         digest.update(fingerprinter.fingerprint(probe.copy()))
     words = f"{global_object_name(type(fingerprinter))} with w3lib {w3lib.__version__}"

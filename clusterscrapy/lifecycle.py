@@ -20,7 +20,7 @@ from scrapy.exceptions import NotConfigured
 
 from clusterscrapy import outcome
 from clusterscrapy.config import Config
-from clusterscrapy.scheduler import scheduler_of, uses_frontier
+from clusterscrapy.scheduler import frontier_gone, scheduler_of, uses_frontier
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -51,6 +51,7 @@ class Lifecycle:
         config = Config.from_settings(crawler.settings)
         lifecycle = cls(crawler, stop_s=config.stop_seconds)
         crawler.signals.connect(lifecycle._closed, signals.spider_closed)
+        crawler.signals.connect(lifecycle._set_deadline, frontier_gone)
         lifecycle.watch_signals()
         return lifecycle
 
@@ -77,8 +78,9 @@ class Lifecycle:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self._stopping:
             self._stopping = True
-            original = self._originals[number]
-            original(number, frame)
+            # Asked to stop while it closes already, Scrapy would end the loop before it has closed.
+            if not self._closing_already():
+                self._originals[number](number, frame)
             # Scrapy has just installed its own handler for the second signal; ours closes properly.
             for other in self._originals:
                 signal.signal(other, self._on_signal)
@@ -88,6 +90,10 @@ class Lifecycle:
             self._watch_loop(0.0)
             self._loop.call_soon_threadsafe(self._force, "a second signal")
 
+    def _closing_already(self) -> bool:
+        engine = self.crawler._engine
+        return engine is not None and engine._slot is not None and engine._slot.closing is not None
+
     def _begin_stop(self) -> None:
         scheduler = scheduler_of(self.crawler)
         if scheduler is None or scheduler.opening is None:
@@ -95,6 +101,9 @@ class Lifecycle:
             outcome.record(self.crawler, "shutdown", work_left=True)
             return
         scheduler.stop_taking()
+        self._set_deadline()
+
+    def _set_deadline(self) -> None:
         self._loop.call_later(self.stop_s, self._force, f"{self.stop_s:.0f} s")
 
     # --- the deadline ------------------------------------------------------------------------

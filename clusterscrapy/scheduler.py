@@ -64,6 +64,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _DETAIL_MAX = 500
+frontier_gone = object()
+"""Signal: the crawl is not there any more, or the store refuses us; the spider is being closed."""
 _of_crawler: WeakKeyDictionary[Crawler, Scheduler] = WeakKeyDictionary()
 
 
@@ -457,6 +459,7 @@ class Scheduler(BaseScheduler, Listener):
             logger.error("%s; closing, what was leased returns to the crawl", error)
         self._held.clear()
         deferred_from_coro(self.crawler.engine.close_spider_async(reason=self.close_reason))
+        self.crawler.signals.send_catch_log(frontier_gone)
 
     def unreachable(self, error: FrontierUnavailable) -> None:
         """Say once that the store is away."""

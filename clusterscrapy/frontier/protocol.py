@@ -229,7 +229,7 @@ class Status:
 
     crawl: str
     state: str
-    """``running``, ``paused``, ``stopped`` (work left, nobody here) or ``finished``."""
+    """``running``, ``paused``, ``stopped`` (work left, nobody here), ``finished`` or ``dropped``."""
     waiting: int = 0
     leased: int = 0
     done: int = 0

@@ -409,6 +409,8 @@ class _State:
         return int(self.db.execute(query, (self.get("run", 0),)).fetchone()[0])
 
     def words(self, alive: bool) -> str:
+        if self.get("dropped", 0):
+            return "dropped"
         if self.get("finished_at", 0.0):
             return "finished"
         if self.get("paused", 0):

@@ -7,6 +7,7 @@ the NTH sends itself SIGKILL, before the call or after it. The product has no ho
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import os
@@ -199,6 +200,17 @@ def _lose_an_answer() -> None:
     _around(RedisStore, "call", after=fail_sync)
 
 
+def _slow_items() -> None:
+    """Items take a while in the pipelines."""
+    process = ItemPipelineManager.process_item_async
+
+    async def slowly(self: ItemPipelineManager, item: Any) -> Any:
+        await asyncio.sleep(0.3)
+        return await process(self, item)
+
+    ItemPipelineManager.process_item_async = slowly  # type: ignore[method-assign]
+
+
 def _tear_the_line(call: Call) -> None:
     """Only a part of the item's line reaches the disk."""
     file = call.args[0].file
@@ -241,7 +253,11 @@ _STARTING = {
         ((ItemPipelineManager, "process_item_async"),), nth=20, spider="start_items", routine=False
     ),
     "last-start-item-in-pipeline": Point(
-        ((ItemPipelineManager, "process_item_async"),), nth=40, spider="start_items"
+        ((ItemPipelineManager, "process_item_async"),),
+        "after",
+        nth=40,
+        spider="start_items",
+        prepare=_slow_items,
     ),
     "start-item-through": Point(
         ((FrontierSpiderMiddleware, "_item_through"),),
@@ -255,6 +271,9 @@ _SENDING = {
     "unsent": Point(SYNC, "before", _ops, nth=3, routine=False),
     "in-flight": Point(
         ((redis.Connection, "send_command"),), "after", _sync_command, nth=4, stores=("redis",)
+    ),
+    "seen-unqueued": Point(
+        ((sqlite._Step, "_first_time"),), "after", _has_result, nth=12, stores=("sqlite",)
     ),
     "between-operations": Point(
         ((sqlite._Step, "_apply"),),
@@ -307,7 +326,9 @@ _WORKING = {
     ),
     "encoding": Point(((RequestCodec, "encode"),), nth=20, routine=False),
     "link-in-outbox": Point(((Courier, "push"),), "after", nth=20, routine=False),
-    "item-in-pipeline": Point(((ItemPipelineManager, "process_item_async"),), nth=5),
+    "item-in-pipeline": Point(
+        ((ItemPipelineManager, "process_item_async"),), "after", nth=5, prepare=_slow_items
+    ),
     "item-unflushed": Point(
         ((JsonLinesItemExporter, "export_item"),), "after", nth=5, routine=False
     ),

@@ -83,7 +83,8 @@ class Crawl:
     def start(self, *options: str, runner: list[str] | None = None) -> Worker:
         """Start a worker; ``options`` go to ``scrapy crawl``."""
         arguments = [x for name, value in self.arguments.items() for x in ("-a", f"{name}={value}")]
-        command = ["crawl", self.spider, *arguments, "-o", str(self.items_path), *options]
+        feed = [] if "-O" in options else ["-o", str(self.items_path)]
+        command = ["crawl", self.spider, *arguments, *feed, *options]
         environ = {
             **os.environ,
             "PYTHONPATH": str(ROOT),

@@ -128,8 +128,8 @@ def _run(case: Case, url: str, folder: Path, sites: _Sites) -> Outcome:
         url,
         folder,
         spider=point.spider,
-        arguments={} if graph else {"pages": str(PAGES)},
-        environ={"CLUSTER_CRAWL_ID": str(case)},
+        # Of no use to the spider; it makes each case a crawl of its own.
+        arguments={"case": str(case), **({} if graph else {"pages": str(PAGES)})},
     )
     options = [*OPTIONS, *point.options]
     deaths = []

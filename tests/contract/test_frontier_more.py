@@ -18,9 +18,11 @@ from clusterscrapy.frontier import (
     Push,
     Release,
     Session,
+    StartDone,
     Terms,
+    key_of,
+    open_store,
 )
-from clusterscrapy.frontier import StartDone, key_of, open_store
 from clusterscrapy.frontier.courier import BATCH_OPS, Courier, Limits, Listener
 from tests.contract.conftest import LEASE_S
 

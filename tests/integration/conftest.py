@@ -44,7 +44,9 @@ def crawl_of(site: SiteProcess, tmp_path: Path) -> Iterator[Callable[..., Crawl]
     """``crawl_of(spider, store, **arguments)``; its workers are stopped at the end."""
     crawls: list[Crawl] = []
 
-    def make(spider: str, store: str, environ: dict[str, str] | None = None, **arguments: Any) -> Crawl:
+    def make(
+        spider: str, store: str, environ: dict[str, str] | None = None, **arguments: Any
+    ) -> Crawl:
         crawl = Crawl(site, store, tmp_path, spider, arguments, {**SETTINGS, **(environ or {})})
         crawls.append(crawl)
         return crawl

@@ -29,20 +29,30 @@ def dead(crawl: Crawl) -> dict[str, str]:
     from clusterscrapy.frontier.codec import url_of
 
     frontier = crawl.frontier
-    letters = {url_of(d.payload).removeprefix(crawl.site.url): d.reason for d in frontier.dead_letters()}
+    letters = {
+        url_of(d.payload).removeprefix(crawl.site.url): d.reason for d in frontier.dead_letters()
+    }
     frontier.close()
     return letters
 
 
 def test_the_request_line_is_what_was_written(crawl_of: CrawlOf, sqlite_store: str) -> None:
-    urls = ["%h/echo?/a/=/o/", "%h/echo?b&a", "%h/echo?b=&a=", "%h/echo?a=2&a=1#top", "%h/echo?x=%7E+%20"]
+    urls = [
+        "%h/echo?/a/=/o/",
+        "%h/echo?b&a",
+        "%h/echo?b=&a=",
+        "%h/echo?a=2&a=1#top",
+        "%h/echo?x=%7E+%20",
+    ]
     crawl = crawl_of("urls", sqlite_store, urls=json.dumps(urls))
     assert crawl.start().wait() == 0
     # The last but two asks for the same page as the one before it: "?a" and "?a=" are one.
     assert asked(crawl) == ["/echo?/a/=/o/", "/echo?b&a", "/echo?a=2&a=1", "/echo?x=%7E+%20"]
 
 
-def test_a_custom_fingerprinter_and_verbatim_urls_are_honoured(crawl_of: CrawlOf, store: str) -> None:
+def test_a_custom_fingerprinter_and_verbatim_urls_are_honoured(
+    crawl_of: CrawlOf, store: str
+) -> None:
     crawl = crawl_of("by_header", store)
     assert crawl.start().wait() == 0
     assert Counter(hit.path for hit in crawl.site.hits()) == {
@@ -71,7 +81,9 @@ def test_odd_hosts_fail_alone(crawl_of: CrawlOf, sqlite_store: str) -> None:
     assert len(letters) == len(odd) - 1
 
 
-def test_a_very_long_url_is_fetched_and_never_shown_whole(crawl_of: CrawlOf, sqlite_store: str) -> None:
+def test_a_very_long_url_is_fetched_and_never_shown_whole(
+    crawl_of: CrawlOf, sqlite_store: str
+) -> None:
     urls = ["%h/echo?q=" + "a" * 10_000, "%h/echo?q=" + "b" * 100_000, "%h/echo?ok"]
     crawl = crawl_of("urls", sqlite_store)
     crawl.arguments["urls"] = json.dumps([urls[0], urls[2]])
@@ -83,12 +95,18 @@ def test_a_very_long_url_is_fetched_and_never_shown_whole(crawl_of: CrawlOf, sql
 
 
 def test_a_url_beyond_the_size_limit_is_refused_by_it(crawl_of: CrawlOf, sqlite_store: str) -> None:
-    crawl = crawl_of("urls", sqlite_store, urls=json.dumps(["%h/echo?q=" + "a" * 9_000, "%h/echo?ok"]))
+    crawl = crawl_of(
+        "urls", sqlite_store, urls=json.dumps(["%h/echo?q=" + "a" * 9_000, "%h/echo?ok"])
+    )
     options = ("-s", "URLLENGTH_LIMIT=0", "-s", "CLUSTER_REQUEST_MAX_BYTES=5000")
     worker = crawl.start(*options)
     assert worker.wait() == 0
     assert asked(crawl) == ["/echo?ok"]
-    [line] = [line for line in worker.text().splitlines() if "CLUSTER_REQUEST_MAX_BYTES" in line and "ERROR" in line]
+    [line] = [
+        line
+        for line in worker.text().splitlines()
+        if "CLUSTER_REQUEST_MAX_BYTES" in line and "ERROR" in line
+    ]
     assert len(line) < 600
     assert list(dead(crawl).values()) == ["unserializable"]
 
@@ -104,7 +122,9 @@ def test_fifty_redirects_to_one_page_fetch_it_once(crawl_of: CrawlOf, store: str
     assert (status.waiting, status.leased, status.done) == (0, 0, 51)
 
 
-def test_what_cannot_be_stored_is_reported_and_does_not_burn_its_page(crawl_of: CrawlOf, store: str) -> None:
+def test_what_cannot_be_stored_is_reported_and_does_not_burn_its_page(
+    crawl_of: CrawlOf, store: str
+) -> None:
     crawl = crawl_of("unstorable", store)
     worker = crawl.start()
     assert worker.wait() == 0
@@ -140,12 +160,16 @@ def test_every_attribute_reaches_an_errback_after_retries(crawl_of: CrawlOf, sto
     assert dead(crawl) == {}
 
 
-def test_a_renamed_callback_is_a_dead_letter_and_a_private_one_works(crawl_of: CrawlOf, store: str) -> None:
+def test_a_renamed_callback_is_a_dead_letter_and_a_private_one_works(
+    crawl_of: CrawlOf, store: str
+) -> None:
     crawl = crawl_of("renamed", store)
     assert crawl.start().wait() == 4
     worker = crawl.start(runner=["-m", "tests.integration.project.without_parse_x"])
     assert worker.wait() == 0
-    assert [item["private"] for item in items(crawl) if "private" in item] == [crawl.site.url + "echo?private"]
+    assert [item["private"] for item in items(crawl) if "private" in item] == [
+        crawl.site.url + "echo?private"
+    ]
     assert dead(crawl) == {"echo?x": "undecodable"}
     assert worker.text().count("no method parse_x") == 1
 
@@ -166,7 +190,9 @@ def test_five_replicas_run_start_once(crawl_of: CrawlOf, store: str) -> None:
     assert sorted(asked(crawl)) == sorted(f"/echo?{number}" for number in range(10))
 
 
-def test_whatever_goes_wrong_with_a_page_is_kept_with_its_reason(crawl_of: CrawlOf, store: str) -> None:
+def test_whatever_goes_wrong_with_a_page_is_kept_with_its_reason(
+    crawl_of: CrawlOf, store: str
+) -> None:
     crawl = crawl_of("failing", store)
     assert crawl.start("-s", "RETRY_TIMES=0").wait(60) == 0
     letters = dead(crawl)
