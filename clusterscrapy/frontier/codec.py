@@ -47,6 +47,7 @@ _NAMES = {
     "e": "encoding",
 }
 _OTHERS = frozenset("rxntz")  # callback, errback, NO_CALLBACK, class, the class's own attributes
+_VERBATIM = {"verbatim_url": True}
 _TUPLE, _SET, _FROZENSET, _INT, _DATETIME, _DATE, _TIMEDELTA, _DECIMAL, _UUID, _REQUEST = range(
     1, 11
 )
@@ -285,8 +286,13 @@ class RequestCodec:
             kwargs["callback"] = NO_CALLBACK
         if "x" in fields:
             kwargs["errback"] = self._method(fields, "errback", fields["x"])
+        meta = kwargs.get("meta")
+        if cls is Request:
+            # The URL has been through Scrapy's quoting once; a verbatim one is taken as it is.
+            kwargs["meta"] = _VERBATIM
         try:
             request = cls(**kwargs, **fields.get("z", {}))
+            request._meta = meta
             if request.url != fields["u"]:
                 request._url = str(fields["u"])
         except Exception as exc:

@@ -217,3 +217,38 @@ def test_a_worker_with_a_full_buffer_gives_half_to_a_hungry_one(store_url: str, 
         await courier.close(finished=False, timeout_s=5)
 
     run(test)
+
+
+def test_a_worker_taken_for_dead_gives_out_nothing_of_what_it_held(store_url: str) -> None:
+    async def test() -> None:
+        courier = await opened(store_url)
+        for name in "abc":
+            courier.push(push(name))
+        await until(lambda: len(courier.buffer) == 3)
+        courier.limits = Limits(prefetch=0)
+        first = courier.session
+        assert first is not None
+        first.leave()  # as if declared dead: its leases are in the queue again
+        courier.hurry()
+        await until(lambda: courier.session is not first)
+        assert not courier.buffer
+        await courier.close(finished=False, timeout_s=5)
+
+    run(test)
+
+
+def test_a_worker_with_nothing_to_say_stays_alive(store_url: str, join: Join) -> None:
+    async def test() -> None:
+        courier = await opened(store_url, heartbeat_s=LEASE_S / 4)
+        courier.push(push("a"))
+        await until(lambda: courier.buffer)
+        assert courier._timer is not None
+        courier._timer.cancel()  # a long callback: the loop turns, and nothing is sent
+        other = join("other")
+        for _ in range(8):
+            await asyncio.sleep(LEASE_S / 4)
+            assert await asyncio.to_thread(take, other) == []
+        courier._due_at = float("inf")
+        await courier.close(finished=False, timeout_s=5)
+
+    run(test)

@@ -201,7 +201,7 @@ def test_whatever_goes_wrong_with_a_page_is_kept_with_its_reason(
     assert letters.pop("http://127.0.0.1:1/errback") == "errback"
     assert letters.pop("status/503") == "http"
     assert letters.pop("echo?pipeline") == "pipeline"
-    assert {reason for reason in letters.values()} == {"download"}
+    assert set(letters.values()) == {"download"}
     assert len(letters) == 3
     origins = {item["from"] for item in items(crawl) if "from" in item}
     assert origins == {"start", "before the exception", "async", "errback", "beside a bad item"}

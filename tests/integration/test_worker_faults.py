@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -70,3 +71,25 @@ def test_ignored_requests_of_start_cost_no_other_page(crawl_on: CrawlOn) -> None
     crawl = crawl_on("flat", 60, "ignoring")
     assert crawl.start().wait() == 0
     assert crawl.tally().lost == []
+
+
+# --- feeds -------------------------------------------------------------------------------------
+
+
+def pages_in(path: Path) -> list[str]:
+    return [json.loads(line)["url"] for line in path.read_text().splitlines()]
+
+
+def test_a_resumed_crawl_appends_and_a_new_one_overwrites(crawl_on: CrawlOn) -> None:
+    crawl = crawl_on("tree", 30)
+    items = crawl.folder / "overwritten.jl"
+    items.write_text('{"url": "of an earlier crawl"}\n')
+    few = ("-s", "CLOSESPIDER_PAGECOUNT=5", "-s", "CONCURRENT_REQUESTS=2")
+    assert crawl.start("-O", str(items), *few).wait() == 4
+    before = pages_in(items)
+    assert before
+    assert "of an earlier crawl" not in before
+    assert crawl.start("-O", str(items)).wait() == 0
+    after = pages_in(items)
+    assert after[: len(before)] == before
+    assert len(after) == len(set(after)) == 30

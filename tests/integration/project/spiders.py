@@ -7,7 +7,7 @@ from typing import Any
 
 import scrapy
 from scrapy.exceptions import CloseSpider, DropItem
-from scrapy.http import FormRequest, JsonRequest, Request, Response, TextResponse
+from scrapy.http import FormRequest, JsonRequest, Request, Response
 from scrapy.utils.request import fingerprint
 
 
@@ -74,7 +74,7 @@ class Unstorable(Base):
     name = "unstorable"
 
     async def start(self) -> AsyncIterator[Any]:
-        yield Request(self.url + "echo?lambda", callback=lambda response: None)
+        yield Request(self.url + "echo?lambda", callback=lambda response: None)  # type: ignore[misc]
         yield Request(self.url + "echo?lambda")
         with open(__file__) as file:  # noqa: ASYNC230, PTH123
             yield Request(self.url + "echo?file", meta={"f": file})
@@ -83,7 +83,7 @@ class Unstorable(Base):
         yield Request(self.url + "echo?blob")
         yield Request(self.url + "echo?selector", callback=self.parse_selector)
 
-    def parse_selector(self, response: TextResponse) -> Iterator[Any]:
+    def parse_selector(self, response: Any) -> Iterator[Any]:
         yield Request(self.url + "echo?sel", meta={"sel": response.selector})
         yield Request(self.url + "echo?sel")
 

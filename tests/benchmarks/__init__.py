@@ -1,0 +1,1 @@
+"""Speed against plain Scrapy and scrapy-redis, in one run, as ratios."""

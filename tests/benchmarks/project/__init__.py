@@ -1,0 +1,1 @@
+"""The spider that is timed."""

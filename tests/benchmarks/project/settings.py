@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+BOT_NAME = "bench"
+SPIDER_MODULES = ["tests.benchmarks.project.spiders"]
+LOG_LEVEL = "ERROR"
+CONCURRENT_REQUESTS = 32
+CONCURRENT_REQUESTS_PER_DOMAIN = 32
+ROBOTSTXT_OBEY = False
+TELNETCONSOLE_ENABLED = False
+REMOTE_CONTROL_ENABLED = False

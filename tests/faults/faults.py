@@ -1,0 +1,707 @@
+"""Small wrong versions of the product, as data: each must make one of the tests that it names fail.
+
+A fault is a text that occurs exactly once in a file, and what stands there instead. It is a mistake
+somebody could make, or one that another crawler has made. Whoever changes the text changes the
+fault along.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SQLITE = "clusterscrapy/frontier/sqlite.py"
+LIVENESS = "clusterscrapy/frontier/liveness.py"
+PROTOCOL = "clusterscrapy/frontier/protocol.py"
+COMMON = "clusterscrapy/frontier/lua/common.lua"
+SYNC = "clusterscrapy/frontier/lua/sync.lua"
+JOIN = "clusterscrapy/frontier/lua/join.lua"
+LEAVE = "clusterscrapy/frontier/lua/leave.lua"
+FINISH = "clusterscrapy/frontier/lua/finish.lua"
+DROP = "clusterscrapy/frontier/lua/drop.lua"
+REPLAY = "clusterscrapy/frontier/lua/replay.lua"
+COURIER = "clusterscrapy/frontier/courier.py"
+SCHEDULER = "clusterscrapy/scheduler.py"
+KEYS = "clusterscrapy/dupefilter.py"
+SPIDERMW = "clusterscrapy/spidermw.py"
+LIFECYCLE = "clusterscrapy/lifecycle.py"
+OUTCOME = "clusterscrapy/outcome.py"
+FEEDS = "clusterscrapy/feeds.py"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One wrong version."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    """Test ids, at least one of which has to fail."""
+
+
+def _contract(store: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"tests/contract/test_frontier.py::test_{name}[{store}]" for name in names)
+
+
+def _more(store: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"tests/contract/test_frontier_more.py::test_{name}[{store}]" for name in names)
+
+
+def _courier(*names: str) -> tuple[str, ...]:
+    return tuple(f"tests/unit/test_courier.py::test_{name}" for name in names)
+
+
+def _requests(*names: str) -> tuple[str, ...]:
+    return tuple(f"tests/integration/test_requests.py::test_{name}" for name in names)
+
+
+def _life(*names: str) -> tuple[str, ...]:
+    return tuple(f"tests/integration/test_worker_life.py::test_{name}" for name in names)
+
+
+def _worker(*names: str) -> tuple[str, ...]:
+    return tuple(f"tests/integration/test_worker_faults.py::test_{name}" for name in names)
+
+
+def _death(*cases: str) -> tuple[str, ...]:
+    module = "tests/chaos/test_crash_points.py"
+    return tuple(f"{module}::test_a_death_at_this_step_loses_no_page[{case}]" for case in cases)
+
+
+_IN_SQLITE = (
+    Fault(
+        "a failed batch is kept in part",
+        SQLITE,
+        'db.execute("ROLLBACK")',
+        'db.execute("COMMIT")',
+        _more("sqlite", "a_batch_that_fails_leaves_no_trace"),
+    ),
+    Fault(
+        "seen is committed before queued",
+        SQLITE,
+        'self.delta["seen"] += fresh',
+        'self.delta["seen"] += fresh; self.db.execute("COMMIT"); self.db.execute("BEGIN IMMEDIATE")',
+        _more("sqlite", "a_batch_that_fails_leaves_no_trace"),
+    ),
+    Fault(
+        "an unfiltered request marks its page as seen",
+        SQLITE,
+        "if not push.filtered or not self.filtered:",
+        "if not self.filtered:",
+        _contract("sqlite", "an_unfiltered_request_does_not_mark_its_page_as_seen"),
+    ),
+    Fault(
+        "nobody returns dead workers' leases",
+        SQLITE,
+        "if not lives.alive(epoch):",
+        "if not epoch:",
+        _contract("sqlite", "a_dead_workers_pages_go_to_others"),
+    ),
+    Fault(
+        "living workers' leases are returned",
+        SQLITE,
+        "if not lives.alive(epoch):",
+        "if epoch:",
+        _contract("sqlite", "a_living_workers_pages_stay_with_it"),
+    ),
+    Fault(
+        "a worker does not lock its file",
+        LIVENESS,
+        "fcntl.flock(fd, fcntl.LOCK_EX)",
+        "pass",
+        _contract("sqlite", "a_living_workers_pages_stay_with_it"),
+    ),
+    Fault(
+        "anybody's acknowledgement counts",
+        SQLITE,
+        "DELETE FROM lease WHERE key = ? AND epoch = ? RETURNING",
+        "DELETE FROM lease WHERE key = ? AND ? != '' RETURNING",
+        _contract("sqlite", "an_acknowledgement_of_somebody_elses_page_changes_nothing"),
+    ),
+    Fault(
+        "a lost worker's batch is applied",
+        SQLITE,
+        "if not known or not self.frontier.lives.held(self.epoch):",
+        "if not self.epoch:",
+        _contract("sqlite", "nothing_of_a_lost_workers_batch_is_applied"),
+    ),
+    Fault(
+        "returned leases go to the end of the queue",
+        SQLITE,
+        '"INSERT INTO queue (seq, priority, key, deaths, payload) VALUES (?, ?, ?, ?, ?)"',
+        '"INSERT INTO queue (priority, key, deaths, payload) SELECT ?2, ?3, ?4, ?5 WHERE ?1"',
+        _contract("sqlite", "a_released_page_goes_to_the_front"),
+    ),
+    Fault(
+        "deaths are counted for pages in the buffer",
+        SQLITE,
+        "(entered or blame_all)",
+        "(entered or True)",
+        _contract("sqlite", "only_pages_inside_the_engine_are_blamed_for_a_death"),
+    ),
+    Fault(
+        "deaths are forgotten when a page is handed back",
+        SQLITE,
+        "(seq, priority, key, deaths, payload),\n    )",
+        "(seq, priority, key, 0, payload),\n    )",
+        _more("sqlite", "deaths_stay_with_a_page_that_is_handed_back"),
+    ),
+    Fault(
+        "leaving counts as a death",
+        SQLITE,
+        "_return_leases(db, self.epoch, None)",
+        "_return_leases(db, self.epoch, self.terms.max_deliveries)",
+        _contract("sqlite", "a_page_that_was_handed_back_has_no_deaths"),
+    ),
+    Fault(
+        "poison is never buried",
+        SQLITE,
+        "if now_dead >= max_deliveries:",
+        "if now_dead < 0:",
+        _contract("sqlite", "a_page_that_kills_its_workers_becomes_a_dead_letter"),
+    ),
+    Fault(
+        "every worker runs start()",
+        SQLITE,
+        'if batch.claim_start and self.state.get("start", "") == "":',
+        "if batch.claim_start:",
+        _contract("sqlite", "one_worker_runs_start"),
+    ),
+    Fault(
+        "anybody ends start()",
+        SQLITE,
+        'elif type(op) is StartDone and self.state.get("start", "") == self.epoch:',
+        "elif type(op) is StartDone:",
+        _contract("sqlite", "only_its_owner_ends_start"),
+    ),
+    Fault(
+        "start() of a dead worker is nobody's",
+        SQLITE,
+        "UPDATE state SET value = '' WHERE name = 'start' AND value = ?",
+        "SELECT ?",
+        _contract("sqlite", "start_of_a_dead_worker_is_run_by_another"),
+    ),
+    Fault(
+        "start requests known by ordinal are queued twice",
+        SQLITE,
+        'if push.start < self.state.get("start_position", 0):',
+        "if push.start < 0:",
+        _contract("sqlite", "start_of_a_dead_worker_is_run_by_another"),
+    ),
+    Fault(
+        "a pause is ignored",
+        SQLITE,
+        "if batch.want and not paused:",
+        "if batch.want:",
+        _contract("sqlite", "a_paused_crawl_gives_nothing_and_is_not_over"),
+    ),
+    Fault(
+        "a crawl with live workers is dropped",
+        SQLITE,
+        "if alive and not force:",
+        "if alive and force:",
+        _contract("sqlite", "a_crawl_with_live_workers_is_dropped_only_by_force"),
+    ),
+    Fault(
+        "any fingerprint scheme is let in",
+        SQLITE,
+        'if self.state.get("scheme", "") != self.terms.scheme.digest:',
+        'if self.state.get("scheme", "") is None:',
+        _contract("sqlite", "another_fingerprint_scheme_is_refused_with_a_sentence"),
+    ),
+    Fault(
+        "a new run keeps the seen set",
+        SQLITE,
+        '("state", "queue", "lease", "seen", "worker")',
+        '("state", "queue", "lease", "worker")',
+        _contract("sqlite", "without_resume_an_unfinished_crawl_begins_anew"),
+    ),
+    Fault(
+        "a crawl is finished while pages are leased",
+        SQLITE,
+        'over = not state.get("waiting", 0) and not state.get("leased", 0)',
+        'over = not state.get("waiting", 0)',
+        _contract("sqlite", "only_a_crawl_that_is_over_can_be_finished"),
+    ),
+    Fault(
+        "finished is never final",
+        SQLITE,
+        "(self.terms.explicit or ago < self.terms.hold_s)",
+        "ago < self.terms.hold_s",
+        _contract("sqlite", "a_late_worker_of_a_named_crawl_finds_it_finished_for_ever"),
+    ),
+    Fault(
+        "low priorities come first",
+        SQLITE,
+        'f"ORDER BY priority DESC, seq {direction} LIMIT ?"',
+        'f"ORDER BY priority, seq {direction} LIMIT ?"',
+        _contract("sqlite", "a_higher_priority_comes_first_whatever_its_size"),
+    ),
+    Fault(
+        "a worker with all the work keeps taking",
+        SQLITE,
+        "if not hungry:",
+        "if not hungry or hungry:",
+        _contract("sqlite", "a_hungry_worker_gets_an_even_part"),
+    ),
+    Fault(
+        "a replayed dead letter finds its crawl finished",
+        SQLITE,
+        'state.set("finished_at", 0.0)',
+        "pass",
+        _contract("sqlite", "replay_opens_a_finished_crawl_with_its_memory"),
+    ),
+)
+
+_IN_REDIS = (
+    Fault(
+        "a repeated call is applied again",
+        SYNC,
+        "if last and last[1] == tonumber(ARGV[3]) then",
+        "if last and last[1] == -1 then",
+        ("tests/contract/test_frontier.py::test_a_call_that_is_repeated_is_applied_once",),
+    ),
+    Fault(
+        "one of five hundred entries is dropped",
+        COMMON,
+        "math.min(i + CHUNK - 1, #values)",
+        "math.min(i + CHUNK - 2, #values)",
+        _contract("redis", "thousands_of_operations_fit_one_batch"),
+    ),
+    Fault(
+        "an unfiltered request marks its page as seen",
+        SYNC,
+        "if not filtered or filter == 'none' then return true end",
+        "if filter == 'none' then return true end",
+        _contract("redis", "an_unfiltered_request_does_not_mark_its_page_as_seen"),
+    ),
+    Fault(
+        "nobody returns dead workers' leases",
+        COMMON,
+        "at('workers'), '-inf', now - lease_ms)) do\n    return_leases",
+        "at('workers'), '-inf', 0)) do\n    return_leases",
+        _contract("redis", "a_dead_workers_pages_go_to_others"),
+    ),
+    Fault(
+        "living workers' leases are returned",
+        COMMON,
+        "at('workers'), '-inf', now - lease_ms)) do\n    return_leases",
+        "at('workers'), '-inf', now - 1)) do\n    return_leases",
+        _contract("redis", "a_living_workers_pages_stay_with_it"),
+    ),
+    Fault(
+        "all are taken for dead right after an outage",
+        COMMON,
+        "if alive_at > 0 and now - alive_at > lease_ms then set('reap_at', now + lease_ms) end",
+        "",
+        _more("redis", "nobody_is_taken_for_dead_right_after_an_outage"),
+    ),
+    Fault(
+        "a lost worker's batch is applied",
+        SYNC,
+        "if not redis.call('ZSCORE', at('workers'), epoch) then return {'lost'} end",
+        "",
+        _contract("redis", "nothing_of_a_lost_workers_batch_is_applied"),
+    ),
+    Fault(
+        "returned leases go to the end of the queue",
+        SYNC,
+        "enqueue(released, true)",
+        "enqueue(released, false)",
+        _contract("redis", "a_released_page_goes_to_the_front"),
+    ),
+    Fault(
+        "returned leases go to the wrong end of a lifo queue",
+        COMMON,
+        "if front and state('order') ~= 'lifo' then push = 'LPUSH' end",
+        "if front then push = 'LPUSH' end",
+        _more("redis", "a_released_page_goes_to_the_front_of_a_lifo_queue_too"),
+    ),
+    Fault(
+        "deaths are counted for pages in the buffer",
+        COMMON,
+        "(inside[leases[i]] or not any)",
+        "(inside[leases[i]] or true)",
+        _contract("redis", "only_pages_inside_the_engine_are_blamed_for_a_death"),
+    ),
+    Fault(
+        "leaving counts as a death",
+        LEAVE,
+        "return_leases(ARGV[1], 0, now_ms())",
+        "return_leases(ARGV[1], 9, now_ms())",
+        _contract("redis", "a_page_that_was_handed_back_has_no_deaths"),
+    ),
+    Fault(
+        "poison is never buried",
+        COMMON,
+        "if max_deaths > 0 and deaths >= max_deaths then",
+        "if max_deaths > 0 and deaths < 0 then",
+        _contract("redis", "a_page_that_kills_its_workers_becomes_a_dead_letter"),
+    ),
+    Fault(
+        "every worker runs start()",
+        SYNC,
+        "if ARGV[9] == '1' and state('start') == '' then",
+        "if ARGV[9] == '1' then",
+        _contract("redis", "one_worker_runs_start"),
+    ),
+    Fault(
+        "anybody ends start()",
+        SYNC,
+        "elseif kind == 6 and state('start') == epoch then",
+        "elseif kind == 6 then",
+        _contract("redis", "only_its_owner_ends_start"),
+    ),
+    Fault(
+        "start() of a worker that left is nobody's",
+        COMMON,
+        "if state('start') == epoch then set('start', '') end",
+        "",
+        _more("redis", "start_of_a_worker_that_left_is_run_by_another"),
+    ),
+    Fault(
+        "start requests known by ordinal are queued twice",
+        SYNC,
+        "if start < number('start_position') then return false end",
+        "",
+        _contract("redis", "start_of_a_dead_worker_is_run_by_another"),
+    ),
+    Fault(
+        "a pause is ignored",
+        SYNC,
+        "if want > 0 and number('paused') == 0 then",
+        "if want > 0 then",
+        _contract("redis", "a_paused_crawl_gives_nothing_and_is_not_over"),
+    ),
+    Fault(
+        "a crawl with live workers is dropped",
+        DROP,
+        "if #alive > 0 and ARGV[2] == '0' then return alive end",
+        "",
+        _contract("redis", "a_crawl_with_live_workers_is_dropped_only_by_force"),
+    ),
+    Fault(
+        "any fingerprint scheme is let in",
+        JOIN,
+        "if state('scheme') ~= ARGV[8] then return answer('scheme') end",
+        "",
+        _contract("redis", "another_fingerprint_scheme_is_refused_with_a_sentence"),
+    ),
+    Fault(
+        "a new run keeps the seen set",
+        COMMON,
+        "  forget_seen()\n  redis.call('UNLINK', KEYS[1]",
+        "  redis.call('UNLINK', KEYS[1]",
+        _contract("redis", "without_resume_an_unfinished_crawl_begins_anew"),
+    ),
+    Fault(
+        "a crawl is finished while pages are leased",
+        FINISH,
+        "number('waiting') > 0 or number('leased') > 0 or",
+        "number('waiting') > 0 or",
+        _contract("redis", "only_a_crawl_that_is_over_can_be_finished"),
+    ),
+    Fault(
+        "finished is never final",
+        JOIN,
+        "(ARGV[4] == '1' or ago < tonumber(ARGV[5]))",
+        "ago < tonumber(ARGV[5])",
+        _contract("redis", "a_late_worker_of_a_named_crawl_finds_it_finished_for_ever"),
+    ),
+    Fault(
+        "low priorities come first",
+        SYNC,
+        "redis.call('ZREVRANGE', at('priorities'), 0, 0)",
+        "redis.call('ZRANGE', at('priorities'), 0, 0)",
+        _contract("redis", "a_higher_priority_comes_first_whatever_its_size"),
+    ),
+    Fault(
+        "a worker with all the work keeps taking",
+        SYNC,
+        "return math.max(0, math.min(want, even)), true",
+        "return want, true",
+        _contract("redis", "a_hungry_worker_gets_an_even_part"),
+    ),
+    Fault(
+        "the Bloom filter looks at one bit of a key",
+        COMMON,
+        "for i = 0, layer[2] - 1 do",
+        "for i = 0, 0 do",
+        _contract("redis", "a_bloom_filter_grows_past_its_capacity_and_keeps_its_promise"),
+    ),
+    Fault(
+        "the Bloom filter never grows",
+        SYNC,
+        "if layer[4] >= layer[3] then",
+        "if layer[4] < 0 then",
+        _contract("redis", "a_bloom_filter_grows_past_its_capacity_and_keeps_its_promise"),
+    ),
+    Fault(
+        "older layers of the Bloom filter are not asked",
+        SYNC,
+        "for n = 1, last - 1 do",
+        "for n = last, last - 1 do",
+        _contract("redis", "a_bloom_filter_grows_past_its_capacity_and_keeps_its_promise"),
+    ),
+    Fault(
+        "a replayed dead letter finds its crawl finished",
+        REPLAY,
+        "set('finished_at', 0)",
+        "n = n + 0",
+        _contract("redis", "replay_opens_a_finished_crawl_with_its_memory"),
+    ),
+)
+
+_IN_THE_COURIER = (
+    Fault(
+        "acknowledgements go before links",
+        COURIER,
+        "        self._outbox.append(op)\n",
+        "        self._outbox.appendleft(op) if isinstance(op, Ack) else self._outbox.append(op)\n",
+        _more("memory", "a_page_with_more_links_than_a_batch_is_acknowledged_after_them"),
+    ),
+    Fault(
+        "a crawl is over while others hold pages",
+        PROTOCOL,
+        "return not self.waiting and not self.leased and self.start in",
+        "return not self.waiting and self.start in",
+        _contract("sqlite", "a_crawl_is_not_over_while_somebody_holds_a_page"),
+    ),
+    Fault(
+        "a crawl is over while start() runs",
+        PROTOCOL,
+        'not self.leased and self.start in ("done", "failed")',
+        'not self.leased and self.start in ("mine", "theirs", "done", "failed")',
+        _contract("sqlite", "a_crawl_is_not_over_before_start_is_done"),
+    ),
+    Fault(
+        "a crawl is over while the outbox is full",
+        COURIER,
+        "return not (self._outbox or self._batch or self.buffer or self.inside)",
+        "return not (self.buffer or self.inside)",
+        _more("memory", "a_crawl_is_not_over_while_something_waits_in_the_outbox"),
+    ),
+    Fault(
+        "a batch without an answer is forgotten",
+        COURIER,
+        "    def _unavailable(self, exc: FrontierUnavailable) -> None:\n",
+        "    def _unavailable(self, exc: FrontierUnavailable) -> None:\n        self._batch = None\n",
+        _courier("a_store_that_is_away_is_tried_again_and_nothing_is_lost"),
+    ),
+    Fault(
+        "after a batch that failed the next ones are sent",
+        COURIER,
+        "        self._broken = True\n",
+        "        self._broken = False\n",
+        _courier("no_acknowledgement_overtakes_a_batch_that_failed"),
+    ),
+    Fault(
+        "a worker taken for dead drops its links",
+        COURIER,
+        "self._outbox.extendleft(reversed(self._batch_ops))",
+        "self._outbox.clear()",
+        _courier("a_worker_taken_for_dead_keeps_its_children_and_drops_its_leases"),
+    ),
+    Fault(
+        "a worker taken for dead keeps its buffer",
+        COURIER,
+        "        self.buffer.clear()\n",
+        "",
+        _more("memory", "a_worker_taken_for_dead_gives_out_nothing_of_what_it_held"),
+    ),
+    Fault(
+        "a worker that comes back begins a new run",
+        COURIER,
+        "self.frontier.join(replace(self.terms, resume=True, explicit=True))",
+        "self.frontier.join(self.terms)",
+        _courier("a_worker_that_asked_to_start_afresh_never_wipes_the_crawl_when_it_comes_back"),
+    ),
+    Fault(
+        "a hung worker keeps its leases",
+        COURIER,
+        "if stalled_s > self.limits.stall_s:",
+        "if stalled_s < 0:",
+        _courier("a_hung_loop_gives_its_leases_away"),
+    ),
+    Fault(
+        "the heart does not beat",
+        COURIER,
+        "session.beat()",
+        "pass",
+        _more("redis", "a_worker_with_nothing_to_say_stays_alive"),
+    ),
+    Fault(
+        "a hungry worker gets nothing of a full buffer",
+        COURIER,
+        "elif reply.hungry and not reply.waiting and len(self.buffer) > 1:",
+        "elif reply.hungry and reply.waiting < 0:",
+        _more("memory", "a_worker_with_a_full_buffer_gives_half_to_a_hungry_one"),
+    ),
+    Fault(
+        "the store is not told what is inside the engine",
+        COURIER,
+        "        self._entered.append(delivery.key)\n",
+        "",
+        _more("memory", "the_store_learns_which_pages_are_inside_the_engine"),
+    ),
+    Fault(
+        "the outbox has no bound",
+        COURIER,
+        "            self._room.clear()\n",
+        "            pass\n",
+        _courier("a_full_outbox_makes_its_writer_wait"),
+    ),
+    Fault(
+        "the local memory has no bound",
+        COURIER,
+        "if len(self._keys) > self.size:",
+        "if len(self._keys) < 0:",
+        _courier("the_local_memory_is_bounded"),
+    ),
+    Fault(
+        "a worker leaves without a word",
+        COURIER,
+        "            session.leave()\n            self.frontier.close()",
+        "            self.frontier.close()",
+        _courier("closing_hands_the_buffer_back"),
+    ),
+    Fault(
+        "a crawl that is over is not marked",
+        COURIER,
+        "                session.finish()\n",
+        "                pass\n",
+        _courier("a_crawl_is_over_only_when_all_is_flushed_and_acknowledged"),
+    ),
+)
+
+_AROUND_SCRAPY = (
+    Fault(
+        "a page is acknowledged when it enters the engine",
+        SCHEDULER,
+        "[r for r in self._held if r not in in_progress]",
+        "list(self._held)",
+        _death("between-links-sqlite", "item-in-pipeline-sqlite"),
+    ),
+    Fault(
+        "a page that failed is acknowledged",
+        SCHEDULER,
+        "if failure is None:",
+        "if failure is None or failure:",
+        _requests("whatever_goes_wrong_with_a_page_is_kept_with_its_reason[sqlite]"),
+    ),
+    Fault(
+        "what cannot be stored burns its page",
+        SCHEDULER,
+        "            self._unserializable(key, request, exc)\n",
+        "            self._unserializable(key, request, exc)\n            courier._known.add(key)\n",
+        _requests("what_cannot_be_stored_is_reported_and_does_not_burn_its_page[sqlite]"),
+    ),
+    Fault(
+        "equal unfiltered requests are one",
+        KEYS,
+        "if self.filtered(request):\n            return key_of",
+        "if request:\n            return key_of",
+        _requests("equal_unfiltered_requests_are_both_fetched_and_the_order_is_kept[sqlite]"),
+    ),
+    Fault(
+        "a spider with an empty buffer closes",
+        SCHEDULER,
+        "return not self.courier.over",
+        "return bool(self.courier.buffer)",
+        _requests("five_replicas_run_start_once[sqlite]"),
+    ),
+    Fault(
+        "pages that were there at two deaths run beside others",
+        SCHEDULER,
+        "self._solo = delivery.deaths >= SOLO_AFTER_DEATHS",
+        "self._solo = False",
+        _worker("pages_that_were_there_at_two_deaths_run_one_at_a_time"),
+    ),
+    Fault(
+        "start requests have no ordinal",
+        SCHEDULER,
+        "-1 if filtered else ordinal",
+        "-1",
+        _death("start-done-unsent-sqlite"),
+    ),
+    Fault(
+        "a start() that raised is done",
+        SPIDERMW,
+        "scheduler.start_done(failed=True)",
+        "scheduler.start_done(failed=False)",
+        _requests("start_that_raises_is_run_again_by_the_next_worker[sqlite]"),
+    ),
+    Fault(
+        "start() is done before its items are",
+        SPIDERMW,
+        "        await self._start_items.wait()\n",
+        "",
+        _death("last-start-item-in-pipeline-sqlite"),
+    ),
+    Fault(
+        "every worker runs start() whoever has it",
+        SPIDERMW,
+        "if scheduler is None or not await scheduler.claim_start():",
+        "if scheduler is None or await scheduler.claim_start() is None:",
+        _requests("five_replicas_run_start_once[sqlite]"),
+    ),
+    Fault(
+        "the deadline is not set",
+        LIFECYCLE,
+        "self._loop.call_later(self.stop_s, self._force",
+        "self._loop.call_later(999, self._force",
+        _life("a_long_download_is_handed_back_at_the_deadline[sqlite]"),
+    ),
+    Fault(
+        "at the deadline downloads are waited for",
+        LIFECYCLE,
+        "        slot.inprogress = _Forgiving()\n",
+        "",
+        _life("a_long_download_is_handed_back_at_the_deadline[sqlite]"),
+    ),
+    Fault(
+        "a blocked loop is waited for",
+        LIFECYCLE,
+        'self._exit_hard("a callback blocks the event loop")',
+        "pass",
+        _life("a_callback_that_blocks_the_loop_is_left_behind"),
+    ),
+    Fault(
+        "a drained worker says it has finished",
+        OUTCOME,
+        "code = DRAINED if work_left else FINISHED",
+        "code = FINISHED",
+        _life("a_second_signal_does_the_same_at_once[sqlite]"),
+    ),
+    Fault(
+        "items stay in a buffer",
+        FEEDS,
+        "slot.file.flush()",
+        "pass",
+        _death("finished-not-left-sqlite"),
+    ),
+    Fault(
+        "half a line is kept",
+        FEEDS,
+        "if keep < size:",
+        "if keep > size:",
+        _death("item-half-written-sqlite"),
+    ),
+    Fault(
+        "a resumed crawl overwrites its items",
+        FEEDS,
+        'options["overwrite"] = False',
+        "pass",
+        _worker("a_resumed_crawl_appends_and_a_new_one_overwrites"),
+    ),
+    Fault(
+        "a new crawl appends to another's items",
+        FEEDS,
+        'path.write_bytes(b"")',
+        "pass",
+        _worker("a_resumed_crawl_appends_and_a_new_one_overwrites"),
+    ),
+)
+
+FAULTS = (*_IN_SQLITE, *_IN_REDIS, *_IN_THE_COURIER, *_AROUND_SCRAPY)
