@@ -28,7 +28,8 @@ _HEAD = """<!-- Written by `make bench`; do not edit. -->
 Each round runs every kind once, in an order that changes from round to round, on pages of 2.9 KB that nginx
 serves from the same machine, 32 requests at a time, the same settings for all. Rates are pages a second
 from the first answer to the last, by nginx' log. Absolute rates move by a quarter from run to run on a
-shared machine; the ratio is the median of the ratios inside each round. On heavy pages no scheduler matters much.
+shared machine; the ratio is the median of the ratios inside each round. On heavy pages no scheduler
+matters much.
 
 """
 
@@ -77,12 +78,13 @@ def crawls(spider: str, rounds: int, pages: Pages, redis: RedisServer, folder: P
             rates[kind].append(rate)
             cpu[kind].append(redis_us)
         print(spider, {kind: round(values[-1]) for kind, values in rates.items()}, flush=True)
+    plain = rates[KINDS[0]]
     rows = [
         (
             kind,
             f"{median(rates[kind]):.0f}",
-            f"**{median(ratios(rates[kind], rates[KINDS[0]])):.2f}**",
-            f"{min(ratios(rates[kind], rates[KINDS[0]])):.2f}-{max(ratios(rates[kind], rates[KINDS[0]])):.2f}",
+            f"**{median(ratios(rates[kind], plain)):.2f}**",
+            f"{min(ratios(rates[kind], plain)):.2f}-{max(ratios(rates[kind], plain)):.2f}",
             f"{median(cpu[kind]):.0f}" if "edis" in kind else "-",
         )
         for kind in KINDS

@@ -7,10 +7,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tests.benchmarks.pages import Pages
-from tests.servers import RedisServer
 from tests.site.process import ROOT
+
+if TYPE_CHECKING:
+    from tests.benchmarks.pages import Pages
+    from tests.servers import RedisServer
 
 ADDON = 'ADDONS={"clusterscrapy.Addon": 500}'
 KINDS = ("plain Scrapy", "scrapy-redis", "ours on Redis", "ours on SQLite")

@@ -6,7 +6,7 @@ import asyncio
 import time
 import warnings
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
@@ -14,7 +14,8 @@ from scrapy.settings import Settings
 from scrapy.statscollectors import MemoryStatsCollector
 from scrapy.utils.request import RequestFingerprinter
 
-from tests.servers import RedisServer
+if TYPE_CHECKING:
+    from tests.servers import RedisServer
 
 
 class Cycle(Spider):

@@ -101,7 +101,8 @@ def test_a_callback_that_blocks_the_loop_is_left_behind(
 def test_it_drains_as_the_first_process_of_a_container(
     site: SiteProcess, sqlite_store: str, tmp_path: Path
 ) -> None:
-    command = f"exec {sys.executable} -m scrapy crawl patient -a url={site.url} -a quick=2 -s CLUSTER_STOP_SECONDS=1"
+    arguments = f"-a url={site.url} -a quick=2 -s CLUSTER_STOP_SECONDS=1"
+    command = f"exec {sys.executable} -m scrapy crawl patient {arguments}"
     log = (tmp_path / "log").open("wb")
     outside = subprocess.Popen(
         ["unshare", "--pid", "--fork", "--kill-child=KILL", "sh", "-c", command],

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import scrapy
-from scrapy.http import Response
+
+if TYPE_CHECKING:
+    from scrapy.http import Response
 
 
 class Links(scrapy.Spider):
