@@ -10,6 +10,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
+from clusterscrapy.exceptions import CodecError
 from clusterscrapy.frontier.protocol import KEY_BYTES, key_of
 
 if TYPE_CHECKING:
@@ -39,10 +40,22 @@ class RequestKeys:
         return self.kind != "none" and not request.dont_filter
 
     def key(self, request: Request) -> bytes:
-        """The request's key: from its fingerprint when filtered, else random."""
-        if self.filtered(request):
+        """The request's key: from its fingerprint when filtered, else random.
+
+        Raises:
+            CodecError: the fingerprinter cannot cope with the request.
+        """
+        if not self.filtered(request):
+            return os.urandom(KEY_BYTES)
+        try:
             return key_of(self.fingerprinter.fingerprint(request))
-        return os.urandom(KEY_BYTES)
+        except Exception as exc:
+            raise CodecError(
+                f"{request.url:.200}: it has no fingerprint ({type(exc).__name__}: {exc}); "
+                "correct the URL, or REQUEST_FINGERPRINTER_CLASS",
+                path="fingerprint",
+                url=request.url,
+            ) from exc
 
     def log(self, request: Request) -> None:
         """Say that a request was filtered, as Scrapy does: the first one, or all with DUPEFILTER_DEBUG."""

@@ -87,6 +87,9 @@ class Lifecycle:
             self._watch_loop(self.stop_s)
             self._loop.call_soon_threadsafe(self._begin_stop)
         else:
+            original = self._originals[number]
+            if isinstance(getattr(original, "__self__", None), Lifecycle):
+                original(number, frame)  # another crawler of this process
             self._watch_loop(0.0)
             self._loop.call_soon_threadsafe(self._force, "a second signal")
 

@@ -45,6 +45,7 @@ from clusterscrapy.frontier import (
     StartDone,
     StoreEmptied,
     Terms,
+    key_of,
 )
 from clusterscrapy.frontier.codec import RequestCodec, slot_of
 from clusterscrapy.frontier.courier import Courier, Limits, Listener
@@ -149,7 +150,7 @@ class Scheduler(BaseScheduler, Listener):
         """Set when the spider has to close for a reason of ours."""
         self._held: dict[Request, Delivery] = {}
         self._failed: dict[Request, tuple[str, str]] = {}
-        self._start_ordinals: dict[int, int] = {}
+        self._next_start: tuple[Request | None, int] = (None, -1)
         self._solo = False
         self._runs_start = False
         self._reported: set[str] = set()
@@ -279,23 +280,24 @@ class Scheduler(BaseScheduler, Listener):
 
     def mark_start(self, request: Request, ordinal: int) -> None:
         """The next :meth:`enqueue_request` of this request is number ``ordinal`` of ``start()``."""
-        self._start_ordinals[id(request)] = ordinal
+        self._next_start = (request, ordinal)
 
     def enqueue_request(self, request: Request) -> bool:
         """Store a request; False when it is a duplicate or cannot be stored."""
-        ordinal = self._start_ordinals.pop(id(request), -1)
+        start, ordinal = self._next_start
+        ordinal = ordinal if request is start else -1
         courier = self.courier
         if courier is None:
             return False
         filtered = self.keys.filtered(request)
-        key = self.keys.key(request)
-        if filtered and courier.knows(key):
-            self._count_filtered(request)
-            return False
         try:
+            key = self.keys.key(request)
+            if filtered and courier.knows(key):
+                self._count_filtered(request)
+                return False
             payload = self.codec.encode(request)
         except CodecError as exc:
-            self._unserializable(key, request, exc)
+            self._unserializable(request, exc)
             return False
         priority = max(-_PRIORITY_MAX, min(_PRIORITY_MAX, int(request.priority)))
         courier.push(Push(key, payload, priority, filtered, -1 if filtered else ordinal))
@@ -306,7 +308,7 @@ class Scheduler(BaseScheduler, Listener):
         self.keys.log(request)
         self.stats.inc_value("dupefilter/filtered")
 
-    def _unserializable(self, key: bytes, request: Request, exc: CodecError) -> None:
+    def _unserializable(self, request: Request, exc: CodecError) -> None:
         self.stats.inc_value("clusterscrapy/unserializable")
         place = f"{exc.path} {exc.url}"
         if place not in self._reported:
@@ -314,6 +316,7 @@ class Scheduler(BaseScheduler, Listener):
             logger.error("%s", exc)
         assert self.courier is not None
         payload = self.codec.note(request)
+        key = key_of(payload)
         self.courier.tell(Bury(key, payload, "unserializable", str(exc)[:_DETAIL_MAX]))
 
     # --- requests out ----------------------------------------------------------------------------
@@ -373,7 +376,11 @@ class Scheduler(BaseScheduler, Listener):
             return
         slot = self.crawler.engine._slot
         in_progress = slot.inprogress if slot is not None else ()
-        for request in [r for r in self._held if r not in in_progress]:
+        finished = [request for request in self._held if request not in in_progress]
+        if finished and self.courier.buffer:
+            # A request that has to run alone may have waited for these.
+            self._wake()
+        for request in finished:
             delivery = self._held.pop(request)
             self._solo = False
             failure = self._failed.pop(request, None)
@@ -409,7 +416,8 @@ class Scheduler(BaseScheduler, Listener):
             # A middleware gave the response another request object: find the page by its key.
             key = self.keys.key(request)
             request = next((r for r, d in self._held.items() if d.key == key), request)
-        self._failed[request] = (reason, detail)
+        if request in self._held:
+            self._failed[request] = (reason, detail)
 
     # --- news from the courier -----------------------------------------------------------
 
