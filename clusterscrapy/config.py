@@ -66,7 +66,9 @@ class CrawlSettings:
     """
 
     keep: bool = setting(default=False)
-    """Whether a finished crawl keeps its queue and its dupe filter in the store, for inspection.
+    """Whether a finished crawl keeps its dupe filter in the store, so that `scrapy frontier why` can
+    still tell what was fetched. While a crawl has dead letters it is kept in any case, since a
+    replay needs it.
 
     Why: a finished crawl leaves a small summary; all the rest would fill the store run by run.
     """
@@ -137,11 +139,12 @@ class QueueSettings:
     """
 
     prefetch: int = setting(0, unit="requests", at_least=0)
-    """How many leased requests a worker holds ready beside those in its engine. `0` is as many as
+    """How many leased requests a worker holds ready beside those in its engine. `0` is twice
     `CONCURRENT_REQUESTS`.
 
-    Why: one round trip then serves a whole engine's load and the engine never waits for the store;
-    more would be hoarding, since a second worker finds no work that the first one holds.
+    Why: the engine then never waits for the store, even when a round trip takes a while; more would
+    be hoarding, since at a kill all of it is fetched by others first when the lease is over. A worker
+    that finds others without work hands half of it back.
     """
 
     outbox_max_requests: int = setting(10_000, unit="requests", at_least=1)
