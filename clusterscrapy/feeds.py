@@ -2,15 +2,18 @@
 
 A local file of lines is written through after every item, so what a page yielded is on disk before
 the page is acknowledged; a resumed crawl appends to it, also with ``-O``. Other formats and storages
-keep items in a buffer until the end: they are named once, and a resumed crawl puts what an earlier
-run left aside instead of overwriting it.
+keep items in a buffer until the end: they are named once, a resumed crawl puts what an earlier run
+left aside instead of overwriting it, and each of several workers writes a file of its own. A worker
+that has nothing to do, or is refused, touches no file.
 """
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from scrapy import signals
 from scrapy.exceptions import NotConfigured
@@ -19,6 +22,8 @@ from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
 from clusterscrapy.scheduler import scheduler_of, uses_frontier
 
 if TYPE_CHECKING:
+    from typing import IO
+
     from scrapy.crawler import Crawler
     from typing_extensions import Self
 
@@ -42,16 +47,20 @@ class CrashSafeFeeds:
 
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler
+        self._claims: list[IO[bytes]] = []
 
     def prepare(self) -> None:
         """Before the exporter opens its files: decide for each whether it appends."""
         exporter = self.crawler.get_extension(FeedExporter)
         scheduler = scheduler_of(self.crawler)
-        if exporter is None or scheduler is None or scheduler.opening is None:
+        if exporter is None or scheduler is None:
+            return
+        if scheduler.opening is None or scheduler.opening.late:
+            exporter.feeds.clear()
             return
         # Connected now, so that it runs after the exporter has taken an item.
         self.crawler.signals.connect(self.flush, signals.item_scraped)
-        for uri, options in exporter.feeds.items():
+        for uri, options in list(exporter.feeds.items()):
             path = self._local_path(exporter, uri, options)
             if path is None or not _is_lines(options):
                 logger.warning(
@@ -59,8 +68,14 @@ class CrashSafeFeeds:
                     "lines (-O items.jl) are safe",
                     uri,
                 )
-                if path is not None and not scheduler.opening.fresh:
-                    _put_aside(path)
+                if path is not None and _is_written_anew(options):
+                    own = self._claim(path, fresh=scheduler.opening.fresh)
+                    if own != path:
+                        own_uri = str(own).replace("%", "%%")
+                        for by_uri in cast(
+                            "list[dict[str, Any]]", [exporter.feeds, exporter.filters]
+                        ):
+                            by_uri[own_uri] = by_uri.pop(uri)
             else:
                 self._prepare_lines(path, options, fresh=scheduler.opening.fresh)
 
@@ -74,6 +89,26 @@ class CrashSafeFeeds:
                 logger.info("Resuming: items are appended to %s", path)
         # Appending, because several workers of one crawl may write the same file line by line.
         options["overwrite"] = False
+
+    def _claim(self, path: Path, *, fresh: bool) -> Path:
+        """The file this worker writes: ``path``, or one beside it while another worker has that."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        claim = path.open("ab")
+        try:
+            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            claim.close()
+            own = _part(path)
+            logger.warning("Another worker writes %s: the items of this one go to %s", path, own)
+            return self._claim(own, fresh=True)
+        if not fresh and os.fstat(claim.fileno()).st_size:
+            aside = _part(path)
+            path.rename(aside)
+            claim.close()
+            logger.warning("Resuming: the items of the earlier part are kept in %s", aside)
+            return self._claim(path, fresh=True)
+        self._claims.append(claim)  # until the process ends
+        return path
 
     def _local_path(self, exporter: FeedExporter, uri: str, options: dict[str, Any]) -> Path | None:
         if "%(batch_" in uri or options.get("batch_item_count"):
@@ -113,11 +148,14 @@ def _drop_torn_line(path: Path) -> None:
             file.truncate(keep)
 
 
-def _put_aside(path: Path) -> None:
-    if not path.exists() or not path.stat().st_size:
-        return
+def _is_written_anew(options: dict[str, Any]) -> bool:
+    """Only one process can write such a file, once; JSON cannot be appended to at all."""
+    return bool(options.get("overwrite")) or options["format"] == "json"
+
+
+def _part(path: Path) -> Path:
+    """The first free name for a part of the items."""
     number = 1
-    while (aside := path.with_name(f"{path.stem}.part-{number}{path.suffix}")).exists():
+    while (part := path.with_name(f"{path.stem}.part-{number}{path.suffix}")).exists():
         number += 1
-    path.rename(aside)
-    logger.warning("Resuming: the items of the earlier part are kept in %s", aside)
+    return part

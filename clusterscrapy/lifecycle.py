@@ -151,9 +151,8 @@ class Lifecycle:
     def _exit_hard(self, why: str) -> None:
         logger.error("%s at the deadline: leases are handed back and the process ends", why)
         scheduler = scheduler_of(self.crawler)
-        courier = scheduler.courier if scheduler is not None else None
-        if courier is not None:
-            abandon = threading.Thread(target=courier.abandon, daemon=True)
+        if scheduler is not None:
+            abandon = threading.Thread(target=scheduler.abandon, daemon=True)
             abandon.start()
             abandon.join(1.0)
         logging.shutdown()

@@ -243,12 +243,20 @@ class Scheduler(BaseScheduler, Listener):
         self.release_held()
         clean = await courier.close(finished=reason == "finished", timeout_s=self.close_s)
         last = courier.reply
-        work_left = not clean or not last.over
+        # What was taken for dead and found the crawl finished left nothing behind.
+        work_left = reason != "finished" and not (clean and last.over)
         outcome.record(self.crawler, reason, work_left=work_left)
         if work_left and reason != "configuration_refused":
             sentence = f"left crawl {self.frontier.name} unfinished ({reason}); the same command resumes it"
             logger.info("%s", sentence)
             outcome.say(self.crawler, sentence)
+
+    def abandon(self) -> bool:
+        """Leave from any thread, for a worker whose loop no longer turns. True when it had joined."""
+        if self.courier is None or self.opening is None:
+            return False
+        self.courier.abandon()
+        return True
 
     def stop_taking(self) -> None:
         """No new work from now on; what waits in the buffer goes back."""

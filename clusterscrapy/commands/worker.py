@@ -6,7 +6,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from clusterscrapy.identity import remember_arguments
-from clusterscrapy.outcome import exit_code, last_words
+from clusterscrapy.outcome import DRAINED, exit_code, last_words
+from clusterscrapy.scheduler import scheduler_of
 
 if TYPE_CHECKING:
     import argparse
@@ -36,6 +37,10 @@ class WorkerCommand:
         self._crawlers, self._arguments = [], dict(opts.spargs)
         super().run(args, opts)  # type: ignore[misc]
         for crawler in self._crawlers:
+            scheduler = scheduler_of(crawler)
+            if scheduler is not None and exit_code(crawler) is None and scheduler.abandon():
+                # Stopped before its engine ran, Scrapy ends without closing anything.
+                self.exitcode = DRAINED
             self.exitcode = exit_code(crawler) or self.exitcode
             if sentence := last_words(crawler):
                 sys.stderr.write(f"clusterscrapy: {sentence}\n")

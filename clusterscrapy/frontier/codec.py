@@ -11,17 +11,21 @@ requests. Subclasses become the plain type they extend.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+import sys
+from codecs import lookup
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from importlib import import_module
+from types import MethodType
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 from uuid import UUID
 
 import msgpack
 from scrapy import Request, Spider
+from scrapy.http import Headers
 from scrapy.http.request import NO_CALLBACK
 
 from clusterscrapy.exceptions import CodecError
@@ -31,6 +35,12 @@ NOTE = 0
 """Version byte of a note about a request that could not be stored; it is never made a request again."""
 
 _URL_SHOWN = 200
+_DEPTH_MAX = 64
+"""Tuples, sets and requests inside one another: msgpack puts 40 kB of C stack on each, and a stack
+that overflows ends the process. 64 are 2.6 MB of the usual 8."""
+_CACHED_BYTES = 4096
+_SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset)
+_USUAL = ("GET", b"", 0, False, "utf-8")
 _PLAIN = ("headers", "body", "cookies", "meta", "cb_kwargs", "flags")
 # Short names, since a queue holds millions of them.
 _NAMES = {
@@ -61,6 +71,8 @@ class RequestCodec:
         request_classes: import paths of request classes that may be rebuilt besides the usual ones.
         project_packages: top-level packages whose request classes may be rebuilt.
         max_bytes: the largest payload that is stored.
+
+    Only for one thread: it holds one packer.
     """
 
     def __init__(
@@ -79,7 +91,11 @@ class RequestCodec:
         self._packages = ("scrapy", *project_packages)
         self._method_names: dict[Any, str] = {}
         self._own_attributes: dict[type, tuple[str, ...]] = {}
-        self._packer = msgpack.Packer(
+        self._depth = 0
+        self._packer = self._new_packer()
+
+    def _new_packer(self) -> Any:
+        return msgpack.Packer(
             default=self._extended, strict_types=True, unicode_errors="surrogatepass"
         )
 
@@ -92,48 +108,55 @@ class RequestCodec:
             CodecError: a callback is not the spider's method, a value is not plain data, the class
                 would not be rebuilt, or the payload is too large. The error names the place.
         """
-        fields = self._fields(request)
         try:
-            payload = b"\x01" + self._packer.pack(fields)
+            payload = b"\x01" + self._packer.pack(self._fields(request))
         except CodecError:
             raise
-        except (TypeError, ValueError, OverflowError, RecursionError) as exc:
-            self._packer.reset()
-            self._blame(request, exc)
+        except Exception as exc:
+            # A value's own code runs here too, such as a tzinfo's, and can raise anything.
+            raise self._blame(request, exc) from exc
         if len(payload) > self.max_bytes:
             self._too_large(request, len(payload))
         return bytes(payload)
 
     def _fields(self, request: Request) -> dict[str, Any]:
-        fields: dict[str, Any] = {
-            short: value
-            for short, value, default in (
-                ("m", request.method, "GET"),
-                ("b", request.body, b""),
-                ("p", request.priority, 0),
-                ("d", request.dont_filter, False),
-                ("e", request.encoding, "utf-8"),
-            )
-            if value != default
-        }
-        fields["u"] = request.url
-        containers = (
-            ("h", dict(request.headers)),
-            ("c", request.cookies),
-            ("a", request.meta),
-            ("k", request.cb_kwargs),
-            ("f", request.flags),
+        # This runs for every link of every page: one comparison settles what is hardly ever set.
+        fields: dict[str, Any] = {"u": request.url}
+        if headers := request.headers:
+            fields["h"] = dict(headers)
+        if cookies := request.cookies:
+            fields["c"] = cookies
+        if meta := request.meta:
+            fields["a"] = meta
+        if cb_kwargs := request.cb_kwargs:
+            fields["k"] = cb_kwargs
+        if flags := request.flags:
+            fields["f"] = flags
+        scalars = (
+            request.method,
+            request.body,
+            request.priority,
+            request.dont_filter,
+            request.encoding,
         )
-        fields |= {short: value for short, value in containers if value}
+        if scalars != _USUAL:
+            fields |= {
+                short: value
+                for short, value, usual in zip("mbpde", scalars, _USUAL, strict=True)
+                if value != usual
+            }
+        self._function_fields(request, fields)
+        if type(request) is not Request:
+            self._class_fields(request, fields)
+        return fields
+
+    def _function_fields(self, request: Request, fields: dict[str, Any]) -> None:
         if request.callback is NO_CALLBACK:
             fields["n"] = True
         elif request.callback is not None:
             fields["r"] = self._name_of(request, "callback", request.callback)
         if request.errback is not None and request.errback != self.transparent_errback:
             fields["x"] = self._name_of(request, "errback", request.errback)
-        if type(request) is not Request:
-            self._class_fields(request, fields)
-        return fields
 
     def _class_fields(self, request: Request, fields: dict[str, Any]) -> None:
         cls = type(request)
@@ -148,6 +171,13 @@ class RequestCodec:
         fields["t"] = path
         own = self._own_attributes.get(cls)
         if own is None:
+            if getattr(sys.modules.get(cls.__module__), cls.__qualname__, None) is not cls:
+                raise CodecError(
+                    f"{_shown(request.url)}: class {path} would not be found again; "
+                    "define it at the top level of a module",
+                    path="class",
+                    url=request.url,
+                )
             own = tuple(name for name in cls.attributes if name not in Request.attributes)
             self._own_attributes[cls] = own
         if own:
@@ -168,19 +198,31 @@ class RequestCodec:
         )
 
     def _find_method(self, function: Any) -> str:
-        usual: str = function.__name__
-        candidates = [usual, *(name for cls in type(self.spider).__mro__ for name in vars(cls))]
-        for name in candidates:
-            found = getattr(self.spider, name, None)
-            if getattr(found, "__func__", None) is function:
-                return name
+        owners = (self.spider, *type(self.spider).__mro__)
+        usual = getattr(function, "__name__", "")
+        for name in (usual, *(name for owner in owners for name in vars(owner))):
+            if getattr(self._method(name), "__func__", None) is function:
+                return str(name)
         return ""
+
+    def _method(self, name: Any) -> MethodType | None:
+        """The spider's method of a name; looked up without running a property."""
+        found = vars(self.spider).get(name)
+        if found is None:
+            for cls in type(self.spider).__mro__:
+                if name in vars(cls):
+                    found = vars(cls)[name]
+                    if callable(found) and hasattr(found, "__get__"):
+                        found = found.__get__(self.spider)
+                    break
+        bound = isinstance(found, MethodType) and found.__self__ is self.spider
+        return found if bound else None
 
     def _extended(self, value: Any) -> Any:
         """What msgpack has no type for. Order matters: a datetime is a date."""
         for kind, code, data in _EXTENSIONS:
             if isinstance(value, kind):
-                return msgpack.ExtType(code, self._packed(data(value)))
+                return msgpack.ExtType(code, self._nested(data(value)))
         if isinstance(value, str):
             return str.__str__(value)  # str(value) would ask the subclass how it likes to be shown
         plain: Any
@@ -193,9 +235,9 @@ class RequestCodec:
             small = int(value)
             if -(2**63) <= small < 2**64:
                 return small
-            return msgpack.ExtType(_INT, str(small).encode())
+            return msgpack.ExtType(_INT, hex(small).encode())  # decimal digits have a limit
         if isinstance(value, Request):
-            return msgpack.ExtType(_REQUEST, self.encode_nested(value))
+            return msgpack.ExtType(_REQUEST, b"\x01" + self._nested(self._fields(value)))
         raise TypeError(f"{type(value).__module__}.{type(value).__qualname__} is no plain data")
 
     def _packed(self, value: Any) -> bytes:
@@ -205,52 +247,53 @@ class RequestCodec:
         )
         return packed
 
-    def encode_nested(self, request: Request) -> bytes:
-        """The payload of a request inside another's ``meta`` or ``cb_kwargs``."""
-        return b"\x01" + self._packed(self._fields(request))
+    def _nested(self, value: Any) -> bytes:
+        if self._depth >= _DEPTH_MAX:
+            raise ValueError(f"more than {_DEPTH_MAX} tuples, sets or requests inside one another")
+        self._depth += 1
+        try:
+            return self._packed(value)
+        finally:
+            self._depth -= 1
 
-    def _blame(self, request: Request, exc: Exception) -> NoReturn:
-        """Name the place that made packing fail."""
-        values = {name: getattr(request, name) for name in _PLAIN}
-        values |= {
-            name: getattr(request, name) for name in self._own_attributes.get(type(request), ())
-        }
-        for name, value in values.items():
-            for path, inner in _walk(value, name):
-                if path.endswith("…"):
+    def _blame(self, request: Request, exc: Exception) -> CodecError:
+        """The error that names the innermost place that made packing fail."""
+        shown = _shown(request.url)
+        for name in (*_PLAIN, *self._own_attributes.get(type(request), ())):
+            for path, value in _walk(getattr(request, name, None), name):
+                why = self._why_not(value)
+                if why and path.endswith("…"):
                     why = "contains itself, or is nested too deep"
-                elif _is_container(inner):
-                    continue
-                else:
-                    try:
-                        self._packed(inner)
-                        continue
-                    except CodecError:
-                        raise
-                    except (TypeError, ValueError, OverflowError, RecursionError) as inner_exc:
-                        why = f"cannot be stored: {inner_exc}"
-                raise CodecError(
-                    f"{_shown(request.url)}: {path} {why}; pass plain data, such as "
-                    "ItemAdapter(item).asdict()",
-                    path=path,
-                    url=request.url,
-                ) from exc
-        raise CodecError(
-            f"{_shown(request.url)} cannot be stored: {exc}", path="request", url=request.url
-        ) from exc
+                if why:
+                    hint = "pass plain data, such as ItemAdapter(item).asdict()"
+                    message = f"{shown}: {_shown(path)} {why}; {hint}"
+                    return CodecError(message, path=path, url=request.url)
+        message = f"{shown} cannot be stored: {_shown(exc)}"
+        return CodecError(message, path="request", url=request.url)
+
+    def _why_not(self, value: Any) -> str:
+        try:
+            self._packed(dict(value) if isinstance(value, Headers) else value)
+        except CodecError:
+            raise
+        except Exception as exc:  # noqa: BLE001 - the answer is the exception
+            return f"cannot be stored: {_shown(exc)}"
+        return ""
 
     def _too_large(self, request: Request, size: int) -> NoReturn:
+        self._packer = self._new_packer()  # the old one keeps a buffer of that size
         sizes = {"url": len(request.url)}
-        for name in _PLAIN:
+        for name in (*_PLAIN, *self._own_attributes.get(type(request), ())):
             value = getattr(request, name)
-            if isinstance(value, Mapping) and name in ("meta", "cb_kwargs"):
-                sizes |= {f"{name}[{key!r}]": len(self._packed(v)) for key, v in value.items()}
+            if isinstance(value, dict) and name in ("meta", "cb_kwargs"):
+                sizes |= {f"{name}[{key!r:.50}]": len(self._packed(v)) for key, v in value.items()}
             elif value:
                 sizes[name] = len(self._packed(dict(value) if name == "headers" else value))
         biggest = max(sizes, key=lambda name: sizes[name])
         raise CodecError(
             f"{_shown(request.url)}: {size:,} bytes are more than CLUSTER_REQUEST_MAX_BYTES="
-            f"{self.max_bytes:,}; the largest part is {biggest} with {sizes[biggest]:,} bytes",
+            f"{self.max_bytes:,}; the largest part is {_shown(biggest)} with "
+            f"{sizes[biggest]:,} bytes",
             path=biggest,
             url=request.url,
         )
@@ -272,7 +315,7 @@ class RequestCodec:
         fields = _unpack(payload, self._ext_hook)
         unknown = fields.keys() - _NAMES.keys() - _OTHERS
         if unknown:
-            raise _broken(f"unknown fields {sorted(map(str, unknown))}", fields)
+            raise _broken(f"unknown fields {_shown(sorted(map(str, unknown)))}", fields)
         kwargs = {name: fields[short] for short, name in _NAMES.items() if short in fields}
         cls: type[Request] = Request
         if "t" in fields:
@@ -281,40 +324,44 @@ class RequestCodec:
             kwargs.setdefault("method", "GET")
             kwargs.setdefault("dont_filter", False)
         if "r" in fields:
-            kwargs["callback"] = self._method(fields, "callback", fields["r"])
+            kwargs["callback"] = self._function(fields, "callback", fields["r"])
         elif "n" in fields:
             kwargs["callback"] = NO_CALLBACK
         if "x" in fields:
-            kwargs["errback"] = self._method(fields, "errback", fields["x"])
-        meta = kwargs.get("meta")
-        if cls is Request:
-            # The URL has been through Scrapy's quoting once; a verbatim one is taken as it is.
-            kwargs["meta"] = _VERBATIM
+            kwargs["errback"] = self._function(fields, "errback", fields["x"])
         try:
-            request = cls(**kwargs, **fields.get("z", {}))
-            request._meta = meta
+            if cls is Request:
+                request = _as_it_was(**kwargs, **fields.get("z", {}))
+            else:
+                request = cls(**kwargs, **fields.get("z", {}))
+                _restore(request, Request(**kwargs))
             if request.url != fields["u"]:
                 request._url = str(fields["u"])
         except Exception as exc:
-            raise _broken(f"{cls.__qualname__} cannot be made: {exc}", fields) from exc
+            raise _broken(f"{cls.__qualname__} cannot be made: {_shown(exc)}", fields) from exc
         return request
 
     def _ext_hook(self, code: int, data: bytes) -> Any:
-        if code == _REQUEST:
-            return self.decode(data)
-        return _extension(code, data, self._ext_hook)
+        if self._depth >= _DEPTH_MAX:
+            raise CodecError("the queue entry is broken: it is nested too deep", path="payload")
+        self._depth += 1
+        try:
+            if code == _REQUEST:
+                return self.decode(data)
+            return _extension(code, data, self._ext_hook)
+        finally:
+            self._depth -= 1
 
-    def _method(self, fields: dict[str, Any], role: str, name: Any) -> Callable[..., Any]:
-        method = getattr(self.spider, name, None) if isinstance(name, str) else None
-        if getattr(method, "__self__", None) is not self.spider:
+    def _function(self, fields: dict[str, Any], role: str, name: Any) -> Callable[..., Any]:
+        method = self._method(name) if isinstance(name, str) else None
+        if method is None:
             raise CodecError(
-                f"{_shown(fields['u'])}: spider {self.spider.name!r} has no method {name!s:.100} "
+                f"{_shown(fields['u'])}: spider {self.spider.name!r} has no method {_shown(name)} "
                 f"for its {role}; was it renamed?",
                 path=role,
                 url=str(fields["u"]),
             )
-        found: Callable[..., Any] = method  # type: ignore[assignment]
-        return found
+        return method
 
     def _allowed(self, path: str) -> bool:
         return path in self._classes or path.partition(".")[0] in self._packages
@@ -323,16 +370,39 @@ class RequestCodec:
         path = fields["t"]
         if not isinstance(path, str) or not self._allowed(path):
             raise _broken(
-                f"class {path!s:.100} may not be rebuilt (CLUSTER_REQUEST_CLASSES)", fields
+                f"class {_shown(path)} may not be rebuilt (CLUSTER_REQUEST_CLASSES)", fields
             )
         module, _, name = path.rpartition(".")
         try:
             cls = getattr(import_module(module), name)
-        except (ImportError, AttributeError, ValueError) as exc:
-            raise _broken(f"class {path:.100} is not there: {exc}", fields) from exc
+        except (Exception, SystemExit) as exc:  # a module's own code can raise anything
+            raise _broken(f"class {_shown(path)} is not there: {_shown(exc)}", fields) from exc
         if not (isinstance(cls, type) and issubclass(cls, Request)):
-            raise _broken(f"{path:.100} is no request class", fields)
+            raise _broken(f"{_shown(path)} is no request class", fields)
         return cls
+
+
+def _as_it_was(*, meta: Any = None, encoding: str = "utf-8", **kwargs: Any) -> Request:
+    """A plain request; its URL has been through Scrapy's quoting once and is taken as it is."""
+    if encoding != "utf-8":
+        lookup(encoding)  # the quoting would have refused an unknown one
+    request = Request(**kwargs, encoding=encoding, meta=_VERBATIM)
+    request._meta = dict(meta) if meta else None
+    return request
+
+
+def _restore(request: Request, stored: Request) -> None:
+    """Undo what the ``__init__`` of a request's class changed: the queue's entry knows better."""
+    for name in ("method", "priority", "dont_filter", "cookies", "flags"):
+        if getattr(request, name) != getattr(stored, name):
+            setattr(request, name, getattr(stored, name))
+    for name in ("headers", "meta", "cb_kwargs"):
+        container, right = getattr(request, name), getattr(stored, name)
+        if container != right:
+            container.clear()
+            container.update(right)
+    if request.body != stored.body:
+        request._set_body(stored.body)
 
 
 # --- reading payloads without a spider ----------------------------------------------------
@@ -346,13 +416,19 @@ def url_of(payload: bytes) -> str:
         return ""
 
 
-@lru_cache(maxsize=4096)
 def slot_of(payload: bytes) -> str:
     """The downloader slot a payload's request goes to: its ``download_slot``, or its host."""
+    # A cache of large payloads would hold gigabytes.
+    return (_slot_of if len(payload) <= _CACHED_BYTES else _slot_of.__wrapped__)(payload)
+
+
+@lru_cache(maxsize=4096)
+def _slot_of(payload: bytes) -> str:
     try:
         fields = _unpack(payload)
-        meta = fields.get("a", {})
-        return str(meta.get("download_slot") or urlsplit(fields["u"]).hostname or "")
+        meta = fields.get("a")
+        slot = meta.get("download_slot") if isinstance(meta, dict) else None
+        return str(slot or urlsplit(fields["u"]).hostname or "")
     except (CodecError, ValueError):
         return ""
 
@@ -382,7 +458,7 @@ def _unpack(payload: bytes, ext_hook: Callable[[int, bytes], Any] | None = None)
     try:
         fields = msgpack.unpackb(
             memoryview(payload)[1:],
-            ext_hook=ext_hook or _lenient,
+            ext_hook=ext_hook or _skipped,
             strict_map_key=False,
             unicode_errors="surrogatepass",
         )
@@ -395,13 +471,13 @@ def _unpack(payload: bytes, ext_hook: Callable[[int, bytes], Any] | None = None)
     return fields
 
 
-def _lenient(code: int, data: bytes) -> Any:
-    return None if code == _REQUEST else _extension(code, data, _lenient)
+def _skipped(code: int, data: bytes) -> None:
+    """Whoever has no spider asks for the URL and the like; what lies deeper is not rebuilt."""
 
 
 def _extension(code: int, data: bytes, ext_hook: Callable[[int, bytes], Any]) -> Any:
     if code == _INT:
-        return int(data)
+        return int(data, 0)
     rebuild = _REBUILD.get(code)
     if rebuild is None:
         raise CodecError(f"the queue entry is broken: it holds an unknown type {code}")
@@ -415,7 +491,7 @@ _EXTENSIONS: tuple[tuple[type, int, Callable[[Any], Any]], ...] = (
     (tuple, _TUPLE, list),
     (set, _SET, list),
     (frozenset, _FROZENSET, list),
-    (datetime, _DATETIME, lambda value: [value.isoformat(), value.fold]),
+    (datetime, _DATETIME, lambda value: [datetime.isoformat(value), value.fold]),
     (date, _DATE, date.isoformat),
     (timedelta, _TIMEDELTA, lambda value: [value.days, value.seconds, value.microseconds]),
     (Decimal, _DECIMAL, str),
@@ -433,29 +509,32 @@ _REBUILD: dict[int, Callable[[Any], Any]] = {
 }
 
 
-def _is_container(value: object) -> bool:
-    return isinstance(value, Mapping | list | tuple | set | frozenset)
-
-
 def _walk(value: Any, path: str, above: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Every value inside a value, with the path a programmer would write; ``…`` where it does not end."""
+    """A value, after all that is in it, with the path a programmer would write.
+
+    A path ends with ``…`` where the walk stops: at what contains itself, and a hundred levels deep.
+    """
     if id(value) in above or len(above) > 100:
         yield f"{path}…", value
         return
-    yield path, value
     above = (*above, id(value))
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _walk(key, f"a key of {path}", above) if isinstance(key, Hashable) else ()
+    if isinstance(value, dict):
+        for key, inner in dict.items(value):
+            yield from _walk(key, f"a key of {path}", above)
             yield from _walk(inner, f"{path}[{key!r:.50}]", above)
-    elif _is_container(value):
-        for index, inner in enumerate(value):
-            yield from _walk(inner, f"{path}[{index}]", above)
+    for kind in _SEQUENCES:
+        if isinstance(value, kind):
+            # The plain type's iterator: a subclass's own may be what failed.
+            for index, inner in enumerate(kind.__iter__(value)):
+                yield from _walk(inner, f"{path}[{index}]", above)
+    yield path, value
 
 
-def _shown(url: object) -> str:
-    text = str(url)
-    return text if len(text) <= _URL_SHOWN else f"{text[:_URL_SHOWN]}…"
+def _shown(value: object) -> str:
+    """A text that every log and every store takes: short, and without lone surrogates or breaks."""
+    text = str(value)
+    short = text if len(text) <= _URL_SHOWN else f"{text[:_URL_SHOWN]}…"
+    return short if short.isprintable() else short.encode("unicode_escape").decode("ascii")
 
 
 def _broken(why: str, fields: Mapping[str, Any]) -> CodecError:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
+from hashlib import blake2b, sha1
 from typing import Any, NamedTuple, Protocol
 
 from clusterscrapy.exceptions import ConfigError, FrontierError
@@ -34,6 +34,15 @@ def key_of(fingerprint: bytes) -> bytes:
     needs uniform bits, so the fingerprint is hashed once more (BLAKE2b, 16 bytes).
     """
     return blake2b(fingerprint, digest_size=KEY_BYTES).digest()
+
+
+def old_key(key: bytes, run: int) -> bytes:
+    """The key under which a dead letter of a former run is queued in this one.
+
+    Not its own: the same page may wait or be leased in this run already, and a key has one lease.
+    SHA-1, since a Redis script can compute it too.
+    """
+    return sha1(key + run.to_bytes(4, "big"), usedforsecurity=False).digest()[:KEY_BYTES]
 
 
 class LeaseLost(FrontierError):

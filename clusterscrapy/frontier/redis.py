@@ -8,6 +8,7 @@ sequence number and answered from the first time.
 
 from __future__ import annotations
 
+import re
 import secrets
 import struct
 from collections.abc import Iterator, Sequence
@@ -20,9 +21,15 @@ import msgpack
 import redis
 from redis.exceptions import (
     AuthenticationError,
+    ClusterDownError,
+    MasterDownError,
+    NoPermissionError,
     NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
     RedisError,
     ResponseError,
+    TryAgainError,
 )
 from redis.exceptions import (
     ConnectionError as RedisConnectionError,
@@ -69,15 +76,10 @@ _RUN = struct.Struct(">I")
 _SCAN_CHUNK = 1_000
 # An outage, as opposed to a wrong address or a bug; a server that loads its file or lost its
 # primary answers, but not yet.
-_TRANSIENT = (
-    "LOADING",
-    "READONLY",
-    "MASTERDOWN",
-    "CLUSTERDOWN",
-    "TRYAGAIN",
-    "BUSY",
-    "OOM",
-    "MISCONF",
+_TRANSIENT = (ClusterDownError, MasterDownError, OutOfMemoryError, ReadOnlyError, TryAgainError)
+# redis-py has no class for some, and servers before 7 put the error of a script into a longer one.
+_TRANSIENT_WORDS = re.compile(
+    r"\b(LOADING|READONLY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|BUSY|OOM|MISCONF|NOREPLICAS)\b"
 )
 
 
@@ -92,20 +94,16 @@ def _source(name: str) -> str:
 def _translated(url: str) -> Iterator[None]:
     try:
         yield
-    except AuthenticationError as exc:
+    except (AuthenticationError, NoPermissionError) as exc:
         raise ConfigError(
-            f"Redis at {shown(url)} refuses the credentials ({exc}); "
-            "correct user and password in CLUSTER_FRONTIER_URL"
+            f"Redis at {shown(url)} refuses us ({exc}); correct user, password and rights in "
+            "CLUSTER_FRONTIER_URL"
         ) from exc
     except (RedisConnectionError, RedisTimeoutError) as exc:
         raise FrontierUnavailable(f"Redis at {shown(url)} does not answer: {exc}") from exc
     except ResponseError as exc:
-        if str(exc).startswith(_TRANSIENT):
+        if isinstance(exc, _TRANSIENT) or _TRANSIENT_WORDS.search(str(exc)):
             raise FrontierUnavailable(f"Redis at {shown(url)} cannot serve now: {exc}") from exc
-        if str(exc).startswith(("NOAUTH", "WRONGPASS", "NOPERM")):
-            raise ConfigError(
-                f"Redis at {shown(url)} refuses us ({exc}); correct user, password and rights"
-            ) from exc
         raise FrontierError(f"Redis at {shown(url)} answered: {exc}") from exc
     except RedisError as exc:
         raise FrontierUnavailable(f"Redis at {shown(url)} does not answer: {exc}") from exc

@@ -42,6 +42,7 @@ from clusterscrapy.frontier.protocol import (
     Status,
     Terms,
     WorkerStatus,
+    old_key,
     scheme_sentence,
     stored_wins_sentence,
 )
@@ -133,6 +134,12 @@ class SqliteFrontier:
             "point CLUSTER_FRONTIER_URL=sqlite:///FOLDER at a folder this user can write to"
         )
 
+    def _damaged(self, exc: Exception) -> ConfigError:
+        return ConfigError(
+            f"{self.path} is damaged ({exc}); restore it, rescue what it holds with "
+            f"'sqlite3 {self.path} .recover', or move it away to begin anew"
+        )
+
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
@@ -148,6 +155,8 @@ class SqliteFrontier:
                     db.execute("ROLLBACK")
                 if isinstance(exc, sqlite3.OperationalError):
                     raise FrontierUnavailable(f"{self.path}: {exc}") from exc
+                if type(exc) is sqlite3.DatabaseError:
+                    raise self._damaged(exc) from exc
                 raise
 
     def close(self) -> None:
@@ -301,13 +310,14 @@ class SqliteFrontier:
             chosen = [
                 r for r in rows if (keys is None or r[0] in keys) and r[3] and r[3][0] != NOTE
             ]
+            state = _State(db)
+            this_run = state.get("run", 0)
             for key, run, priority, payload in chosen:
                 db.execute(
                     "INSERT INTO queue (priority, key, deaths, payload) VALUES (?, ?, 0, ?)",
-                    (priority, key, payload),
+                    (priority, key if run == this_run else old_key(key, run), payload),
                 )
                 db.execute("DELETE FROM dead WHERE key = ? AND run = ?", (key, run))
-            state = _State(db)
             if chosen:
                 state.add("waiting", len(chosen))
                 state.set("finished_at", 0.0)
@@ -363,11 +373,7 @@ class SqliteSession:
             if not over or state.get("start", "") != "done":
                 return False
             state.set("finished_at", time.time())
-            dead = state.dead()
-            # Dead letters may be replayed; their pages need the memory of what was seen.
-            if not self.terms.keep and not dead:
-                db.execute("DELETE FROM seen")
-                state.set("forgotten", 1)
+            state.set("keep", int(self.terms.keep))
             return True
 
     def leave(self) -> int:
@@ -378,6 +384,7 @@ class SqliteSession:
                     return 0
                 returned = _return_leases(db, self.epoch, None)
                 _forget_worker(db, self.epoch)
+                _forget_seen(db)
                 return returned
         finally:
             self.frontier.lives.end(self.epoch)
@@ -466,7 +473,8 @@ class _Entrance:
             self.state.set("start", "")
         over = not self.state.get("waiting", 0) and self.state.get("start", "") == "done"
         if over and not self.state.get("finished_at", 0.0):
-            self.state.set("finished_at", time.time() - self.terms.hold_s)
+            over_at = self.state.get("over_at", 0.0)
+            self.state.set("finished_at", over_at or time.time() - self.terms.hold_s)
 
     def _begin(self, run: int) -> int:
         _empty(self.db)
@@ -542,6 +550,8 @@ class _Step:
             self.state.set("start", self.epoch)
         for op in batch.ops:
             self._apply(op)
+        if any(self.queued) and self.state.get("finished_at", 0.0):
+            self.state.set("finished_at", 0.0)
         if batch.entered:
             self.db.executemany(
                 "UPDATE lease SET entered = 1 WHERE key = ? AND epoch = ?",
@@ -560,7 +570,7 @@ class _Step:
                 )
         for name, delta in self.delta.items():
             self.state.add(name, delta)
-        return Reply(
+        reply = Reply(
             queued=self.queued,
             taken=taken,
             late=self.delta["late"],
@@ -571,6 +581,10 @@ class _Step:
             paused=paused,
             hungry=hungry,
         )
+        if reply.over:
+            # If all die before one of them marks the end, the next to join knows when it was.
+            self.state.set("over_at", time.time())
+        return reply
 
     def _apply(self, op: object) -> None:
         if type(op) is Push:
@@ -655,9 +669,8 @@ class _Step:
         ).fetchall()
         now = time.time()
         self.db.executemany("DELETE FROM queue WHERE seq = ?", [(row[0],) for row in rows])
-        # OR REPLACE: two waiting requests may share a key after a replay of a dead letter.
         self.db.executemany(
-            "INSERT OR REPLACE INTO lease (key, epoch, since, seq, priority, deaths, payload) "
+            "INSERT INTO lease (key, epoch, since, seq, priority, deaths, payload) "
             "VALUES (?, ?, ?, ?, ?, ?, ?)",
             [(key, self.epoch, now, seq, prio, deaths, p) for seq, prio, key, deaths, p in rows],
         )
@@ -714,6 +727,19 @@ def bury(
 def _forget_worker(db: sqlite3.Connection, epoch: str) -> None:
     db.execute("DELETE FROM worker WHERE epoch = ?", (epoch,))
     db.execute("UPDATE state SET value = '' WHERE name = 'start' AND value = ?", (epoch,))
+
+
+def _forget_seen(db: sqlite3.Connection) -> None:
+    """Drop the memory of a finished crawl that everybody has left.
+
+    Dead letters may be replayed: their pages need it.
+    """
+    state = _State(db)
+    if not state.get("finished_at", 0.0) or state.get("keep", 0) or state.dead():
+        return
+    if not db.execute("SELECT 1 FROM worker").fetchone():
+        db.execute("DELETE FROM seen")
+        state.set("forgotten", 1)
 
 
 def reap(db: sqlite3.Connection, lives: Liveness, max_deliveries: int) -> None:

@@ -45,6 +45,8 @@ FINISH: tuple[Function, ...] = ((SqliteSession, "finish"), (RedisSession, "finis
 LEAVE: tuple[Function, ...] = ((SqliteSession, "leave"), (RedisSession, "leave"))
 _BEATING = ("-s", "CLUSTER_HEARTBEAT_SECONDS=0.1")
 _AT_ONCE = ("-s", "CLUSTER_STOP_SECONDS=0")
+_FEW = ("-s", "CONCURRENT_REQUESTS=2")
+"""Pages that were there at two deaths run one by one: not many of them."""
 
 
 @dataclass(frozen=True)
@@ -389,17 +391,21 @@ _OTHERS = {
         _has_result,
         stores=("sqlite",),
         earlier="before-first-link",
+        options=_FEW,
     ),
     "reap-half-done": Point(
         ((sqlite, "_put_back"),),
         "after",
         stores=("sqlite",),
         earlier="before-first-link",
+        options=_FEW,
         routine=False,
     ),
-    "reaped-unheard": Point(SYNC, "after", _reaped, stores=("redis",), earlier="before-first-link"),
+    "reaped-unheard": Point(
+        SYNC, "after", _reaped, stores=("redis",), earlier="before-first-link", options=_FEW
+    ),
     "returned-taken-unheard": Point(
-        SYNC, "after", _took_returned, earlier="before-first-link", routine=False
+        SYNC, "after", _took_returned, earlier="before-first-link", options=_FEW, routine=False
     ),
     "before-beat": Point(BEAT, options=_BEATING, nth=2, routine=False),
     "after-beat": Point(BEAT, "after", options=_BEATING, nth=2),

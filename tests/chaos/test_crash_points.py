@@ -64,7 +64,7 @@ class Outcome:
 
 
 def _cases() -> list[Case]:
-    chosen = []
+    chosen: list[Case] = []
     for number, (name, point) in enumerate(POINTS.items()):
         if EVERYWHERE:
             chosen += [Case(name, store) for store in point.stores]
@@ -160,3 +160,4 @@ def test_a_death_at_this_step_loses_no_page(
     assert outcome.tally.twice <= outcome.tally.leased_at_kills + outcome.leases_lost
     status = outcome.status
     assert (status.state, status.waiting, status.leased, status.dead) == ("finished", 0, 0, 0)
+    assert status.done == PAGES

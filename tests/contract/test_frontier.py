@@ -600,5 +600,9 @@ def test_a_finished_crawl_drops_its_memory_unless_it_is_to_be_kept(
     session = join(resume=False)
     started(session, push("a"))
     session.sync(Batch([Ack(d.key) for d in session.sync(Batch(want=1)).taken]))
+    other = join()
     session.finish()
+    session.leave()
+    assert frontier.why(key_of(b"a"), "a").state == "done", "somebody is still here"
+    other.leave()
     assert frontier.why(key_of(b"a"), "a").state == "forgotten"

@@ -1,10 +1,10 @@
 """Random lives of workers on each frontier, held against a plain model.
 
-The model knows where each request is: waiting, leased by one worker, done or dead. Whatever the
-workers do, also die, freeze and come back, the frontier has to agree: nothing is lost, nothing
-is leased twice at once, and the end is seen exactly when it is there.
+Whatever the workers do, also die, freeze, come back late and repeat themselves, the frontier has
+to agree with :class:`~tests.contract.model.Crawl` after every step: nothing is lost, nothing is
+leased twice at once, the order holds, and the end is seen exactly when it is there.
 
-``HYPOTHESIS_PROFILE=deep`` runs five hundred lives instead of a few dozen.
+``HYPOTHESIS_PROFILE=deep`` runs five hundred lives on each frontier instead of a few dozen.
 """
 
 from __future__ import annotations
@@ -12,19 +12,32 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from itertools import count
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
+from clusterscrapy.exceptions import FrontierError
 from clusterscrapy.frontier import (
     Ack,
     Batch,
+    Bury,
+    CrawlGone,
     Fail,
+    Filter,
     Frontier,
     LeaseLost,
     Op,
@@ -36,45 +49,66 @@ from clusterscrapy.frontier import (
     Terms,
     key_of,
     open_store,
+    sqlite,
 )
-from clusterscrapy.frontier.redis import RedisSession
-from clusterscrapy.frontier.sqlite import MemoryStore
+from clusterscrapy.frontier.redis import RedisFrontier, RedisSession
+from tests.contract.model import MAX_DELIVERIES, Crawl
 
 if TYPE_CHECKING:
     from tests.servers import RedisServer
 
-LEASE_S = 0.15
-_numbers = count()
+T = TypeVar("T")
+LEASE_S = 30.0
+"""Nobody dies by itself: time passes when :meth:`Lives.skip` says so."""
+CLOCK_S = 0.003
+"""The store counts whole milliseconds."""
+_crawls = count()
+_ENDS: dict[str, Callable[[bytes], Op]] = {
+    "ack": Ack,
+    "fail": lambda key: Fail(key, "callback", "why"),
+    "release": Release,
+}
+Plan = tuple[str, int, int]
+_KINDS = ["push", "push", "unfiltered", "start", *_ENDS, *_ENDS, "bury", "start done"]
+_PLANS = st.lists(
+    st.tuples(st.sampled_from(_KINDS), st.integers(0, 30), st.integers(-1, 1)), max_size=6
+)
+_COUNT = st.integers(0, 3)
 
 
 class Worker:
-    """A session, and what the model thinks it holds."""
+    """A session, and what it remembers; it may not know that it is dead."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, heard_at: float) -> None:
         self.session = session
-        self.held: set[bytes] = set()
-        self.alive = True
-        self.gone = False
+        self.epoch = session.epoch
+        self.run = session.opening.run
+        self.heard_at = heard_at
+        self.lapsed = self.frozen = False
+        self.ever: set[bytes] = set()
+        self.last: tuple[Batch, Reply] | None = None
 
 
 class Lives(RuleBasedStateMachine):
-    """Workers of one crawl."""
+    """Workers of one crawl in memory."""
 
     store = "memory://machine"
-    repeats_calls = False
+    beats = False
+    """A worker lives by its heartbeat, rather than by a lock it holds."""
 
     workers = Bundle("workers")
 
     def __init__(self) -> None:
         super().__init__()
-        self.name = f"crawl{next(_numbers)}"
+        self.name = f"crawl{next(_crawls)}"
         self.frontiers: list[Frontier] = []
         self.everyone: list[Worker] = []
-        self.priority: dict[bytes, int] = {}
-        self.place: dict[bytes, str] = {}
-        self.order: list[bytes] = []
-        self.seen: set[bytes] = set()
-        self.start = ""
+        self.crawl = Crawl()
+        self.names = count()
+        self.filter = Filter()
+        self.skipped_s = 0.0
+        self.heard_anybody_at = self.nobody_dies_before = self.now()
+        self.steps = 0
         self.frontier = self._frontier()
 
     def _frontier(self) -> Frontier:
@@ -88,208 +122,317 @@ class Lives(RuleBasedStateMachine):
         for frontier in self.frontiers:
             frontier.close()
 
-    # --- the model --------------------------------------------------------------------------
+    # --- time ---------------------------------------------------------------------------------
 
-    def _count(self, place: str) -> int:
-        return sum(where == place for where in self.place.values())
+    def now(self) -> float:
+        return time.monotonic() + self.skipped_s
 
-    def _sync(
-        self, worker: Worker, *ops: Op, want: int = 0, claim_start: bool = False
-    ) -> Reply | None:
-        """Send a batch, repeat it where replies can get lost, and check what came back."""
-        batch = Batch(ops, want, claim_start=claim_start)
+    def skip(self, seconds: float) -> None:
+        """Let time pass without waiting for it; where locks tell who lives, it changes nothing."""
+        self.skipped_s += seconds
+
+    # --- calls, and who died meanwhile ------------------------------------------------------
+
+    def _registered(self) -> set[str]:
+        """Who has not been declared dead: the one thing the model cannot know by itself."""
+        assert isinstance(self.frontier, sqlite.SqliteFrontier)
+        with self.frontier._transaction() as db:
+            return {epoch for (epoch,) in db.execute("SELECT epoch FROM worker")}
+
+    def _call(self, worker: Worker, call: Callable[[], T]) -> T:
+        began = self.now()
+        result = call()
+        self._heard(began)
+        worker.heard_at, worker.frozen = began, False
+        return result
+
+    def _heard(self, began: float, newcomer: str = "", survivors: set[str] | None = None) -> None:
+        if began - self.heard_anybody_at > LEASE_S + CLOCK_S:
+            # Nobody was heard: an outage, after which all get one more lease to speak up.
+            self.nobody_dies_before = began + LEASE_S
+        self.heard_anybody_at = self.now()
+        if survivors is None:
+            survivors = self._registered() - {newcomer}
+        for worker in self.everyone:
+            if worker.epoch in self.crawl.members - survivors:
+                self._check_it_was_dead(worker)
+                self.crawl.die(worker.epoch)
+        assert survivors == self.crawl.members
+
+    def _check_it_was_dead(self, worker: Worker) -> None:
+        if self.beats:
+            now = self.now() + CLOCK_S
+            assert now - worker.heard_at >= LEASE_S, "a living worker was taken for dead"
+            assert now >= self.nobody_dies_before, "the dead were counted right after an outage"
+        else:
+            assert worker.lapsed, "a living worker was taken for dead"
+
+    def _awake(self) -> list[Worker]:
+        return [w for w in self.everyone if w.epoch in self.crawl.members and self._is_awake(w)]
+
+    def _is_awake(self, worker: Worker) -> bool:
+        return not worker.lapsed and not worker.frozen
+
+    def _silent(self) -> list[Worker]:
+        return [w for w in self.everyone if w.epoch in self.crawl.members and not self._is_awake(w)]
+
+    def _keep_alive(self, older_s: float = LEASE_S / 3) -> None:
+        for worker in self._awake():
+            if self.now() - worker.heard_at > older_s and worker.epoch in self.crawl.members:
+                began = self.now()
+                if worker.session.beat():
+                    worker.heard_at = began
+                    self._heard(began)
+                else:
+                    self._heard(self.heard_anybody_at)
+                    assert worker.epoch not in self.crawl.members
+
+    def _sync(self, worker: Worker, batch: Batch) -> Reply | None:
+        """Send a batch and hold the answer against the model; None when the worker is not heard."""
         self._keep_alive()
         try:
-            reply = worker.session.sync(batch)
+            reply = self._call(worker, lambda: worker.session.sync(batch))
         except LeaseLost:
-            assert not worker.alive, "a living worker was taken for dead"
-            self._bury(worker)
+            lock_lost = worker.lapsed and not self.beats
+            assert worker.epoch not in self.crawl.members or lock_lost, (
+                "a living worker was refused"
+            )
             return None
-        assert not worker.gone, "a worker whose leases went to others was heard"
-        if self.repeats_calls and isinstance(worker.session, RedisSession):
-            worker.session._sequence -= 1
-            assert worker.session.sync(batch).taken == reply.taken
-        worker.alive = True
-        self._take(worker, reply)
-        if claim_start and self.start == "":
-            self.start = worker.session.epoch
+        except CrawlGone:
+            assert worker.run != self.crawl.run
+            return None
+        assert worker.epoch in self.crawl.members, "a worker that was declared dead was heard"
+        worker.lapsed = False
+        self.crawl.check(worker.epoch, batch, reply)
+        worker.ever |= {delivery.key for delivery in reply.taken}
+        worker.last = batch, reply
         return reply
 
-    def _keep_alive(self) -> None:
-        for worker in self.everyone:
-            if worker.alive:
-                assert worker.session.beat()
+    # --- coming and going -------------------------------------------------------------------
 
-    def _take(self, worker: Worker, reply: Reply) -> None:
-        for delivery in reply.taken:
-            assert self.place[delivery.key] == "waiting", (
-                "a request was leased twice, or after its end"
-            )
-            self.place[delivery.key] = "leased"
-            worker.held.add(delivery.key)
-        taken = [self.priority[d.key] for d in reply.taken]
-        assert taken == sorted(taken, reverse=True), "a lower priority came first"
+    @initialize(
+        target=workers,
+        order=st.sampled_from(["fifo", "fifo", "lifo"]),
+        kind=st.sampled_from(["bloom", "exact"]),
+    )
+    def begin(self, order: str, kind: str) -> Worker:
+        self.crawl.order = order
+        self.filter = Filter(kind, capacity=10)
+        return self._join(resume=True)
 
-    def _bury(self, worker: Worker) -> None:
-        """The frontier took it for dead: all it held waits again."""
-        worker.alive, worker.gone = False, True
-        for key in worker.held:
-            self.place[key] = "waiting"
-        worker.held.clear()
-        if self.start == worker.session.epoch:
-            self.start = ""
-
-    # --- what may happen -------------------------------------------------------------------------
-
-    @rule(target=workers)
-    def join(self) -> object:
-        if sum(not worker.gone for worker in self.everyone) >= 4:
-            return multiple()
+    def _join(self, *, resume: bool) -> Worker:
         self._keep_alive()
-        worker = Worker(self._frontier().join(Terms(lease_s=LEASE_S, max_deliveries=1_000)))
+        began = self.now()
+        terms = Terms(
+            lease_s=LEASE_S,
+            max_deliveries=MAX_DELIVERIES,
+            order=self.crawl.order,
+            filter=self.filter,
+            resume=resume,
+            explicit=True,
+        )
+        worker = Worker(self._frontier().join(terms), began)
+        opening = worker.session.opening
+        if not opening.fresh:
+            self._heard(began, newcomer=worker.epoch)
+        elif not self.crawl.finished:
+            # Nobody can have been alive: else this worker would have joined the others' run.
+            self._heard(began, newcomer=worker.epoch, survivors=set())
+        found = self.crawl.join(worker.epoch, resume=resume)
+        assert found == ("fresh" if opening.fresh else "late" if opening.late else "resumed")
+        counted = (opening.run, opening.waiting, opening.leased, opening.done, opening.dead)
+        crawl = self.crawl
+        mine = (crawl.run, len(crawl.waiting), len(crawl.leased), crawl.done, crawl.dead_now)
+        assert (*counted, opening.workers) == (*mine, len(crawl.members))
         self.everyone.append(worker)
-        if worker.session.opening.late or worker.session.opening.run != 1:
-            raise AssertionError("a crawl that is not over was taken for finished")
         return worker
 
-    @rule(
-        worker=workers, names=st.lists(st.integers(0, 30), max_size=6), priority=st.integers(-1, 1)
-    )
-    def push(self, worker: Worker, names: list[int], priority: int) -> None:
-        ops = [Push(key_of(b"%d" % n), b"%d" % n, priority) for n in names]
-        if (reply := self._sync(worker, *ops)) is None:
-            return
-        for op, queued in zip(ops, reply.queued, strict=True):
-            assert queued == (op.key not in self.seen), "seen and queued disagree"
-            if queued:
-                self.seen.add(op.key)
-                self.place[op.key], self.priority[op.key] = "waiting", priority
+    @rule(target=workers, resume=st.sampled_from([True, True, True, False]))
+    def join(self, resume: bool) -> Any:
+        if len(self.crawl.members) >= 3:
+            return multiple()
+        return self._join(resume=resume)
 
     @rule(worker=workers)
-    def push_unfiltered(self, worker: Worker) -> None:
-        key = key_of(b"unfiltered %d" % next(_numbers))
-        if self._sync(worker, Push(key, b"u", 0, filtered=False)) is not None:
-            self.place[key], self.priority[key] = "waiting", 0
-
-    @rule(worker=workers, want=st.integers(1, 8))
-    def take(self, worker: Worker, want: int) -> None:
-        waiting = self._count("waiting")
-        reply = self._sync(worker, want=want)
-        if reply is not None and not reply.hungry and not self._anyone_doomed():
-            assert len(reply.taken) == min(want, waiting), "a waiting request was not given out"
-
-    @rule(worker=workers, how=st.sampled_from(["ack", "fail", "release"]), data=st.data())
-    def end(self, worker: Worker, how: str, data: st.DataObject) -> None:
-        if not worker.held:
-            return
-        key = data.draw(st.sampled_from(sorted(worker.held)))
-        ops: dict[str, Op] = {"ack": Ack(key), "fail": Fail(key, "r", "d"), "release": Release(key)}
-        op = ops[how]
-        if self._sync(worker, op) is not None:
-            self.place[key] = {"ack": "done", "fail": "dead", "release": "waiting"}[how]
-            worker.held.discard(key)
-
-    @rule(worker=workers, other=workers)
-    def end_what_another_holds(self, worker: Worker, other: Worker) -> None:
-        if worker is other or not other.held:
-            return
-        key = min(other.held)
-        reply = self._sync(worker, Ack(key), Release(key))
-        assert reply is None or reply.late == 2
+    def leave(self, worker: Worker) -> None:
+        """Also one that was declared dead, or that belongs to a run before."""
+        self._keep_alive()
+        here = worker.epoch in self.crawl.members
+        held = len(self.crawl.held_by(worker.epoch)) if here else 0
+        assert worker.session.leave() == held
+        if here:
+            self.crawl.leave(worker.epoch)
+        worker.lapsed = True
 
     @rule(worker=workers)
-    def children_and_acknowledgement(self, worker: Worker) -> None:
-        if not worker.held:
-            return
-        parent, number = min(worker.held), next(_numbers) + 1_000
-        child = key_of(b"%d" % number)
-        if self._sync(worker, Push(child, b"%d" % number), Ack(parent)) is None:
-            return
-        self.seen.add(child)
-        self.place[child], self.priority[child] = "waiting", 0
-        self.place[parent] = "done"
-        worker.held.discard(parent)
-
-    @rule(worker=workers)
-    def claim_start(self, worker: Worker) -> None:
-        reply = self._sync(worker, claim_start=True)
-        if reply is not None and not self._anyone_doomed():
-            mine = self.start == worker.session.epoch
-            assert reply.start == (
-                self.start if self.start == "done" else "mine" if mine else "theirs"
-            )
-
-    @rule(worker=workers)
-    def end_start(self, worker: Worker) -> None:
-        if self._sync(worker, StartDone()) is not None and self.start == worker.session.epoch:
-            self.start = "done"
+    def die(self, worker: Worker) -> None:
+        worker.session.lapse()
+        worker.lapsed = True
 
     @rule(worker=workers)
     def freeze(self, worker: Worker) -> None:
-        """Silent for longer than a lease. Whether others notice depends on what they do meanwhile."""
-        if worker.gone:
-            return
-        worker.alive = False
-        if self.store.startswith("redis"):
-            end = time.monotonic() + LEASE_S * 1.2
-            while time.monotonic() < end:
-                self._keep_alive()
-                time.sleep(LEASE_S / 5)
-        else:
-            worker.session.lapse()
+        """No beat until it acts again, in time or too late."""
+        worker.frozen = True
 
-    @rule(worker=consumes(workers))
-    def leave(self, worker: Worker) -> None:
-        if worker.alive:
-            self._keep_alive()
-            assert worker.session.leave() == len(worker.held)
-            self._bury(worker)
+    @precondition(lambda self: self._silent())
+    @rule()
+    def time_passes(self) -> None:
+        """Whoever is silent is noticed soon, if it is dead; a freeze counts where beats do."""
+        for _ in range(12):
+            doomed = [worker for worker in self._silent() if self.beats or worker.lapsed]
+            if not doomed or (not self._awake() and self._join(resume=True).session.opening.late):
+                return
+            self.skip(LEASE_S / 4)
+            for worker in self._awake():
+                self._sync(worker, Batch())
+        raise AssertionError(f"{len(doomed)} dead workers are not noticed")
 
-    def _anyone_doomed(self) -> bool:
-        """Somebody is silent and not yet declared dead, so the model does not know what waits."""
-        return any(not worker.alive and not worker.gone for worker in self.everyone)
+    @precondition(lambda self: self.beats)
+    @rule()
+    def nobody_is_heard_for_a_while(self) -> None:
+        self.skip(LEASE_S * 1.1)
 
-    @invariant()
-    def the_frontier_agrees(self) -> None:
-        """Declare the silent dead first, so that both sides mean the same."""
-        self._settle()
-        status = self.frontier.status()
-        counted = (status.waiting, status.leased, status.done, status.dead, status.seen)
-        mine = tuple(self._count(place) for place in ("waiting", "leased", "done", "dead"))
-        assert counted == (*mine, len(self.seen))
-        assert status.start == (self.start if self.start in ("", "done") else "theirs")
+    # --- work -------------------------------------------------------------------------------
 
-    def _settle(self) -> None:
-        for worker in self.everyone:
-            if worker.alive or worker.gone:
-                continue
-            probe = self._frontier().join(
-                Terms(worker="probe", lease_s=LEASE_S, max_deliveries=1_000)
-            )
-            end = time.monotonic() + 4 * LEASE_S + 1
-            while worker.session.epoch in {w.epoch for w in self.frontier.status().workers} or (
-                self.store.startswith("redis") and not self._declared_dead(worker)
-            ):
-                assert time.monotonic() < end, "a dead worker was never noticed"
-                probe.sync(Batch())
-                self._keep_alive()
-                time.sleep(0.02)
-            probe.sync(Batch())
-            probe.leave()
-            self._bury(worker)
+    @rule(worker=workers, plans=_PLANS, want=st.integers(0, 6), claim=st.booleans(), entered=_COUNT)
+    def work(self, worker: Worker, plans: list[Plan], want: int, claim: bool, entered: int) -> None:
+        """A batch of anything, about own leases, former ones and those of others."""
+        pool = sorted(worker.ever | {page.key for page in self.crawl.leased})
+        ops: list[Op] = []
+        for kind, number, priority in plans:
+            if kind in _ENDS and pool:
+                ops.append(_ENDS[kind](pool.pop(number % len(pool))))
+            elif kind not in _ENDS:
+                ops.append(self._other_op(kind, number, priority))
+        mine = [page.key for page in self.crawl.held_by(worker.epoch)]
+        self._sync(worker, Batch(ops, want, mine[:entered], claim))
 
-    def _declared_dead(self, worker: Worker) -> bool:
-        assert isinstance(worker.session, RedisSession)
-        frontier = worker.session.frontier
-        epochs = frontier.store.client.zrange(f"{frontier.base}workers", 0, -1)
-        return worker.session.epoch.encode() not in epochs
+    def _other_op(self, kind: str, number: int, priority: int) -> Op:
+        unique = b"%d" % next(self.names)
+        if kind == "push":
+            name = b"page %d" % number
+            return Push(key_of(name), name, priority)
+        if kind == "unfiltered":
+            return Push(key_of(unique), b"u" + unique, priority, filtered=False)
+        if kind == "start":
+            position = max(0, self.crawl.start_position + number % 5 - 2)
+            return Push(key_of(unique), b"s" + unique, priority, filtered=False, start=position)
+        if kind == "bury":
+            return Bury(key_of(unique), b"\0" + unique, "unserializable", "why")
+        return StartDone(failed=number % 3 == 0)
 
     @rule(worker=workers)
-    def look_for_the_end(self, worker: Worker) -> None:
-        reply = self._sync(worker)
-        if reply is not None:
-            open_ = self._count("waiting") + self._count("leased")
-            assert reply.over == (not open_ and self.start == "done")
+    def take_everything(self, worker: Worker) -> None:
+        """Nothing waits, but it is not over."""
+        self._sync(worker, Batch([StartDone()], want=100, claim_start=True))
+        if self.crawl.leased:
+            self.finish(worker)
+
+    @rule(worker=workers)
+    def children_and_acknowledgement(self, worker: Worker) -> None:
+        """What a page does to a crawl."""
+        held = self.crawl.held_by(worker.epoch)
+        if held:
+            children = [b"%d" % next(self.names) for _ in range(2)]
+            ops: list[Op] = [Push(key_of(name), name) for name in children]
+            ops.append(Ack(held[0].key))
+            self._sync(worker, Batch(ops, want=1, entered=[page.key for page in held]))
+
+    @precondition(lambda self: self.beats)
+    @rule(worker=workers)
+    def repeat_after_a_lost_answer(self, worker: Worker) -> None:
+        """The last call again, whatever has happened meanwhile: the same answer, no effect."""
+        if worker.last is None:
+            return
+        assert isinstance(worker.session, RedisSession)
+        self._keep_alive()
+        batch, first = worker.last
+        sequence = worker.session._sequence
+        worker.session._sequence -= 1
+        try:
+            again = self._call(worker, lambda: worker.session.sync(batch))
+        except (LeaseLost, CrawlGone):
+            assert worker.epoch not in self.crawl.members
+        else:
+            assert worker.epoch in self.crawl.members
+            worker.lapsed = False
+            mine = (first.queued, first.taken, first.late)
+            assert (again.queued, again.taken, again.late) == mine
+            assert (again.waiting, again.leased, again.over) == (
+                len(self.crawl.waiting),
+                len(self.crawl.leased),
+                self.crawl.over,
+            )
+        worker.session._sequence = sequence
+
+    @precondition(lambda self: self.steps > 20)
+    @rule(target=workers)
+    def one_does_all_that_is_left(self) -> Any:
+        """The rest of the crawl, to its end: what it then got must have been all."""
+        for worker in self.everyone:
+            self.leave(worker)
+        self.pause(paused=False)
+        worker = self._join(resume=True)
+        if worker.session.opening.late:
+            return multiple()
+        self._sync(worker, Batch([StartDone()], claim_start=True))
+        while (reply := self._sync(worker, Batch(want=5))) is not None and reply.taken:
+            self._sync(worker, Batch([Ack(delivery.key) for delivery in reply.taken]))
+        assert not self.crawl.pages
+        self.finish(worker)
+        if self.crawl.finished:
+            assert self._join(resume=True).session.opening.late
+        return worker
+
+    # --- people -----------------------------------------------------------------------------
+
+    @rule(paused=st.booleans())
+    def pause(self, paused: bool) -> None:
+        self.frontier.pause(paused)
+        self.crawl.paused = paused
+
+    @rule()
+    def drop_without_force(self) -> None:
+        self._keep_alive()
+        if not self._awake():
+            return
+        with pytest.raises(FrontierError, match="live workers"):
+            self.frontier.drop()
+
+    @rule(worker=workers)
+    def finish(self, worker: Worker) -> None:
+        assert worker.session.finish() == self.crawl.finish(worker.run)
+
+    @rule(which=st.none() | _COUNT)
+    def replay(self, which: int | None) -> None:
+        keys = sorted({key for key, _ in self.crawl.dead})
+        chosen = keys[which : which + 2] if which is not None else None
+        assert self.frontier.replay(chosen) == self.crawl.replay(chosen)
+
+    @rule()
+    def look_at_dead_letters(self) -> None:
+        letters = list(self.frontier.dead_letters())
+        assert [letter.died_at for letter in letters] == sorted(
+            letter.died_at for letter in letters
+        )
+        found = {(letter.key, letter.run): (letter.payload, letter.deaths) for letter in letters}
+        assert len(found) == len(letters)
+        assert found == {
+            place: (page.payload, page.deaths) for place, page in self.crawl.dead.items()
+        }
+
+    @invariant()
+    def status_agrees(self) -> None:
+        self.steps += 1
+        status, crawl = self.frontier.status(), self.crawl
+        counted = (status.waiting, status.leased, status.done, status.dead, status.seen)
+        mine = (len(crawl.waiting), len(crawl.leased), crawl.done, crawl.dead_now, crawl.seen)
+        assert (*counted, status.late, status.run) == (*mine, crawl.late, crawl.run)
+        assert status.start == crawl.start_as_seen_by()
+        assert (status.state == "finished") == crawl.finished
+        assert (status.state == "paused") == (crawl.paused and not crawl.finished)
+        for worker in status.workers:
+            assert worker.leased == len(crawl.held_by(worker.epoch))
 
 
 class SqliteLives(Lives):
@@ -306,20 +449,40 @@ class SqliteLives(Lives):
 
 
 class RedisLives(Lives):
-    """The same on a Redis, every call repeated as if its answer had been lost."""
+    """The same on a Redis, where workers live by their heartbeats."""
 
-    repeats_calls = True
+    beats = True
+
+    def _registered(self) -> set[str]:
+        assert isinstance(self.frontier, RedisFrontier)
+        members: Any = self.frontier.store.client.zrange(f"{self.frontier.base}workers", 0, -1)
+        return {epoch.decode() for epoch in members}
+
+    def skip(self, seconds: float) -> None:
+        """Put every time back that the store has noted."""
+        super().skip(seconds)
+        assert isinstance(self.frontier, RedisFrontier)
+        client, base, ms = self.frontier.store.client, self.frontier.base, round(seconds * 1000)
+        for name in ("alive_at", "reap_at", "reaped_at"):
+            client.hincrby(f"{base}state", name, -ms)
+        for name in ("workers", "hungry"):
+            members: Any = client.zrange(f"{base}{name}", 0, -1)
+            for epoch in members:
+                client.zincrby(f"{base}{name}", -ms, epoch)
+
+    def teardown(self) -> None:
+        assert isinstance(self.frontier, RedisFrontier)
+        self.frontier.store.client.flushall()
+        super().teardown()
 
 
-def run(machine: type[Lives], examples: int) -> None:
-    from hypothesis.stateful import run_state_machine_as_test
-
+def live(machine: type[Lives], examples: int) -> None:
     deep = os.environ.get("HYPOTHESIS_PROFILE") == "deep"
     run_state_machine_as_test(
         machine,
         settings=settings(
             max_examples=500 if deep else examples,
-            stateful_step_count=30,
+            stateful_step_count=40,
             deadline=None,
             database=None,
             suppress_health_check=list(HealthCheck),
@@ -328,20 +491,29 @@ def run(machine: type[Lives], examples: int) -> None:
     )
 
 
+@pytest.fixture
+def _no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dead are noticed by the next call, and hunger does not wear off."""
+    monkeypatch.setattr(sqlite, "REAP_EVERY_S", 0.0)
+    monkeypatch.setattr(sqlite, "HUNGRY_FOR_S", 3_600.0)
+
+
 @pytest.mark.timeout(3_000)
+@pytest.mark.usefixtures("_no_clock")
 def test_lives_in_memory() -> None:
     try:
-        run(Lives, 60)
+        live(Lives, 60)
     finally:
-        MemoryStore._shared.clear()
+        sqlite.MemoryStore._shared.clear()
 
 
 @pytest.mark.timeout(3_000)
-def test_lives_in_sqlite(tmp_path: Path) -> None:
-    run(SqliteLives, 25)
+@pytest.mark.usefixtures("_no_clock")
+def test_lives_in_sqlite() -> None:
+    live(SqliteLives, 30)
 
 
 @pytest.mark.timeout(3_000)
 def test_lives_in_redis(shared_redis: RedisServer, redis_url: str) -> None:
     RedisLives.store = redis_url
-    run(RedisLives, 20)
+    live(RedisLives, 30)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from scrapy import Request
+from scrapy.utils.request import RequestFingerprinter
 
+from clusterscrapy.dupefilter import RequestKeys
+from clusterscrapy.frontier import Batch, Push, StartDone, Terms, key_of
+from clusterscrapy.frontier.codec import RequestCodec
+from clusterscrapy.identity import scheme_of
 from tests.chaos.crawl import Crawl
+from tests.chaos.project.spiders import Graph
 from tests.site.process import SiteProcess
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(100)]
@@ -36,35 +42,73 @@ def crawl_on(tmp_path: Path) -> Iterator[CrawlOn]:
         crawl.site.stop()
 
 
+def pages_in(path: Path) -> list[str]:
+    return [json.loads(line)["url"] for line in path.read_text().splitlines()]
+
+
 # --- pages that were there when workers died ---------------------------------------------------
 
 
-def die_twice(crawl: Crawl) -> None:
-    """Two workers die at once; each had all pages but the first, and nobody knows which one it was."""
+def seed_with_deaths(crawl: Crawl) -> None:
+    """Queue ``/p/1`` to ``/p/3``, of which the first two were inside two workers that died."""
+    codec = RequestCodec(
+        Graph(url=crawl.site.url),
+        request_classes=(),
+        project_packages=("tests",),
+        max_bytes=100_000,
+    )
+    fingerprinter = RequestFingerprinter()
+    requests = [Request(f"{crawl.site.url}p/{number}") for number in (1, 2, 3)]
+    pushes = [Push(key_of(fingerprinter.fingerprint(r)), codec.encode(r)) for r in requests]
+    terms = Terms(scheme=scheme_of(fingerprinter))
+    frontier = crawl.frontier
+    session = frontier.join(terms)
+    session.sync(Batch([*pushes, StartDone()], claim_start=True))
     for _ in range(2):
-        worker = crawl.start(runner=["-m", "tests.chaos.crash_worker", "decoding", "2"])
-        assert worker.wait() == -signal.SIGKILL
-    crawl.site.reset()
+        taken = session.sync(Batch(want=2)).taken
+        session.sync(Batch(entered=[delivery.key for delivery in taken]))
+        session.lapse()
+        session = frontier.join(terms)
+    session.leave()
+    frontier.close()
 
 
-def test_pages_that_were_there_at_two_deaths_run_one_at_a_time(crawl_on: CrawlOn) -> None:
+def test_pages_that_were_there_at_two_deaths_run_alone(crawl_on: CrawlOn) -> None:
     crawl = crawl_on("flat", 4, latency_ms="300")
-    die_twice(crawl)
+    seed_with_deaths(crawl)
     assert crawl.start().wait() == 0
-    times = [hit.t for hit in crawl.site.hits()]
-    assert len(times) == 3
-    assert all(later - earlier > 0.29 for earlier, later in pairwise(times))
+    hits = crawl.site.hits()
+    assert [hit.path for hit in hits] == ["/p/1", "/p/2", "/p/3"]
+    assert all(later.t - earlier.t > 0.29 for earlier, later in pairwise(hits))
 
 
-def test_pages_that_run_one_at_a_time_follow_each_other_at_once(crawl_on: CrawlOn) -> None:
+def test_pages_that_run_alone_follow_each_other_at_once(crawl_on: CrawlOn) -> None:
     crawl = crawl_on("flat", 4)
-    die_twice(crawl)
+    seed_with_deaths(crawl)
     assert crawl.start().wait() == 0
-    times = [hit.t for hit in crawl.site.hits()]
-    assert times[-1] - times[0] < 2
+    first, *_, last = crawl.site.hits()
+    assert last.t - first.t < 2
 
 
 # --- start() -----------------------------------------------------------------------------------
+
+
+def test_start_runs_once_however_many_workers_there_are(crawl_on: CrawlOn) -> None:
+    crawl = crawl_on("flat", 20, "start_items", pages="20")
+    workers = [crawl.start(), crawl.start()]
+    assert [worker.wait() for worker in workers] == [0, 0]
+    assert len(pages_in(crawl.items_path)) == 20
+
+
+def test_a_worker_taken_for_dead_in_the_midst_of_start_ends_it_all_the_same(
+    crawl_on: CrawlOn,
+) -> None:
+    crawl = crawl_on("flat", 10, "stalling", pages="10")
+    soon = ("-s", "CLUSTER_LOOP_STALL_SECONDS=0.5", "-s", "CLUSTER_HEARTBEAT_SECONDS=0.2")
+    worker = crawl.start(*soon)
+    assert worker.wait(30) == 0
+    assert "was taken for dead" in worker.text()
+    assert crawl.tally().lost == []
 
 
 def test_ignored_requests_of_start_cost_no_other_page(crawl_on: CrawlOn) -> None:
@@ -73,11 +117,14 @@ def test_ignored_requests_of_start_cost_no_other_page(crawl_on: CrawlOn) -> None
     assert crawl.tally().lost == []
 
 
+def test_equal_unfiltered_requests_have_keys_of_their_own() -> None:
+    keys = RequestKeys(RequestFingerprinter(), kind="bloom")
+    one, two = (Request("http://h/", dont_filter=True) for _ in range(2))
+    assert keys.key(one) != keys.key(two)
+    assert keys.key(Request("http://h/")) == keys.key(Request("http://h/"))
+
+
 # --- feeds -------------------------------------------------------------------------------------
-
-
-def pages_in(path: Path) -> list[str]:
-    return [json.loads(line)["url"] for line in path.read_text().splitlines()]
 
 
 def test_a_resumed_crawl_appends_and_a_new_one_overwrites(crawl_on: CrawlOn) -> None:

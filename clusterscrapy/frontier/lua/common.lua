@@ -1,9 +1,9 @@
 -- Prefixed to every script of this folder: the data model, and the steps scripts share.
 --
 -- KEYS[1] is always {crawl}:state; every other key is built from it and shares its hash tag:
---   state          HASH    run, scheme, scheme_words, filter, order, error_rate, explicit, start ('' | 'done' |
+--   state          HASH    run, scheme, scheme_words, filter, order, error_rate, start ('' | 'done' |
 --                          'failed' | epoch), start_position, paused, dropped, forgotten, counters (waiting,
---                          leased, done, seen, late), started_at, finished_at, alive_at, reap_at, reaped_at;
+--                          leased, done, seen, late), started_at, over_at, finished_at, keep, alive_at, reap_at, reaped_at;
 --                          times in ms by the server's clock
 --   priorities     ZSET    priorities that may have a queue; member = priority, score = priority
 --   queue:<prio>   LIST    entries of one priority; pushed right, taken left (right when order = lifo)

@@ -35,7 +35,8 @@ if alone then
   -- A crawl that ended unmarked is finished, a start() that raised is due again.
   if state('start') == 'failed' then set('start', '') end
   if state('start') == 'done' and number('waiting') == 0 and number('finished_at') == 0 then
-    set('finished_at', now - tonumber(ARGV[5]))
+    local over_at = number('over_at')
+    set('finished_at', over_at > 0 and over_at or now - tonumber(ARGV[5]))
   end
 end
 local finished = number('finished_at')

@@ -8,12 +8,22 @@ if ARGV[1] == '' then
 else
   for i = 1, #ARGV[1], 20 do fields[#fields + 1] = string.sub(ARGV[1], i, i + 19) end
 end
-local back, n = {}, 0
+local back, n, run = {}, 0, number('run')
+
+-- A letter of a former run gets another key, as in protocol.old_key: the same page may be queued in this one.
+local function renamed(entry, field)
+  local hex = redis.sha1hex(field)
+  local key = {}
+  for i = 1, 32, 2 do key[#key + 1] = string.char(tonumber(string.sub(hex, i, i + 1), 16)) end
+  return string.sub(entry, 1, 10) .. table.concat(key) .. string.sub(entry, HEAD + 1)
+end
+
 for _, field in ipairs(fields) do
   local letter = redis.call('HGET', at('dead'), field)
   if letter then
     local entry = cmsgpack.unpack(letter)[7]
     if #entry > HEAD and string.byte(entry, HEAD + 1) ~= 0 then
+      if struct.unpack('>I4', field, 17) ~= run then entry = renamed(entry, field) end
       add_to(back, with_deaths(entry, 0))
       redis.call('HDEL', at('dead'), field)
       redis.call('ZREM', at('dead_order'), field)

@@ -111,7 +111,7 @@ local function apply(ops)
       set('start', op[2] and 'failed' or 'done')
     end
   end
-  enqueue(pushed, false)
+  if enqueue(pushed, false) > 0 and number('finished_at') > 0 then set('finished_at', 0) end
   enqueue(released, true)
   for i = 1, #acked, CHUNK do
     local last = math.min(i + CHUNK - 1, #acked)
@@ -193,6 +193,10 @@ else
     cmsgpack.pack({tonumber(ARGV[3]), table.concat(queued), taken_keys, delta.late}))
 end
 local start = state('start')
+if number('waiting') == 0 and number('leased') == 0 and (start == 'done' or start == 'failed') then
+  -- If all die before one of them marks the end, the next to join knows when it was.
+  set('over_at', now)
+end
 if start == epoch then
   start = 'mine'
 elseif start ~= '' and start ~= 'done' and start ~= 'failed' then
