@@ -11,6 +11,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CHAOS_RUNS ?= 10
 PYTEST_ARGS ?=
+TEST_JOBS ?= 3
+CHECKED := tests/unit tests/contract/test_docs.py tests/contract/test_layout.py
 
 # `operator` holds the operator's package and is no package itself.
 export PYTHONPATH := .:operator
@@ -38,13 +40,13 @@ check: install ## lint, types, import rules, generated docs, unit tests: under a
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python docs/generate.py --check
-	$(BIN)/pytest tests/unit tests/contract/test_docs.py tests/contract/test_layout.py $(PYTEST_ARGS)
+	$(BIN)/pytest $(CHECKED) $(PYTEST_ARGS)
 
 unit: install ## the unit tests alone
 	$(BIN)/pytest tests/unit $(PYTEST_ARGS)
 
-test: check ## check, then every test
-	$(BIN)/pytest tests $(PYTEST_ARGS)
+test: check ## check, then every other test, TEST_JOBS (3) at once
+	$(BIN)/pytest tests $(CHECKED:%=--ignore=%) -n $(TEST_JOBS) --dist worksteal $(PYTEST_ARGS)
 
 chaos: install ## kill and cut off workers and servers CHAOS_RUNS (10) times, and count pages
 	CHAOS_RUNS=$(CHAOS_RUNS) $(BIN)/pytest tests/chaos $(PYTEST_ARGS)

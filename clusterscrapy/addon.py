@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
@@ -84,10 +85,13 @@ def _check_event_loop(settings: BaseSettings) -> None:
 
 
 def _switch_on(settings: BaseSettings) -> None:
+    from clusterscrapy.config import unknown_in_environment
     from clusterscrapy.feeds import CrashSafeFeeds
     from clusterscrapy.lifecycle import Lifecycle
     from clusterscrapy.spidermw import FrontierSpiderMiddleware
 
+    for warning in unknown_in_environment(os.environ):
+        logger.warning(warning)
     settings.set("SCHEDULER", _SCHEDULER, "addon")
     if settings["SCHEDULER"] != _SCHEDULER:
         logger.warning(

@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from clusterscrapy.exceptions import ConfigError
@@ -236,7 +235,7 @@ class Config(CrawlSettings, DupefilterSettings, QueueSettings, LivenessSettings)
     def from_settings(
         cls, settings: BaseSettings, environ: Mapping[str, str] | None = None
     ) -> Self:
-        """Read and check every setting. An unknown name in the environment is logged once.
+        """Read and check every setting.
 
         Args:
             settings: Scrapy's settings of the crawler.
@@ -247,8 +246,6 @@ class Config(CrawlSettings, DupefilterSettings, QueueSettings, LivenessSettings)
         """
         environ = os.environ if environ is None else environ
         _refuse_unknown(settings)
-        for warning in unknown_in_environment(environ):
-            _warn_once(warning)
         kinds = get_type_hints(cls)
         sources = {
             f.name: value
@@ -300,11 +297,6 @@ def _hint(name: str) -> str:
     if nearest:
         return f"did you mean {PREFIX}{nearest[0]}?"
     return "remove it, docs/settings.md lists all there are."
-
-
-@lru_cache(maxsize=1000)
-def _warn_once(warning: str) -> None:
-    logger.warning(warning)
 
 
 def _check_lease(config: Config, sources: Mapping[str, Given]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from clusterscrapy.commands.show import (
     status_table,
     top_screen,
 )
-from clusterscrapy.config import Config
+from clusterscrapy.config import Config, unknown_in_environment
 from clusterscrapy.exceptions import ClusterScrapyError, ConfigError
 from clusterscrapy.frontier import DeadLetter, Frontier, key_of
 from clusterscrapy.frontier.codec import url_of
@@ -113,6 +114,8 @@ class Command(ScrapyCommand):
         try:
             assert self.settings is not None
             self.config = Config.from_settings(self.settings)
+            for warning in unknown_in_environment(os.environ):
+                sys.stderr.write(f"clusterscrapy: {warning}\n")
             self.store = store_of(self.config)
             getattr(self, f"_{opts.action}")(opts)
         except ClusterScrapyError as exc:

@@ -257,14 +257,6 @@ def test_an_unknown_name_in_the_environment_is_a_warning_with_the_nearest_right_
     )
 
 
-def test_an_unknown_name_in_the_environment_is_logged_once(caplog):
-    with caplog.at_level(logging.WARNING, "clusterscrapy.config"):
-        for _ in range(3):
-            read({"CLUSTER_LOGGED_ONCE_ONLY": "1"})
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "CLUSTER_LOGGED_ONCE_ONLY" in caplog.text
-
-
 @pytest.mark.parametrize(
     "name",
     [
