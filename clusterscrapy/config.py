@@ -48,6 +48,21 @@ class CrawlSettings:
     power cut; a shared store is one setting away.
     """
 
+    idle: str = setting("finish", choices=("finish", "wait"))
+    """What workers do when nothing is left: `finish` closes the spider, `wait` keeps it open for
+    seeds (`scrapy frontier seed`) until it is stopped.
+
+    Why: most crawls have an end, and a worker that lingers after it looks like one that hangs; a
+    service that is fed from outside says so.
+    """
+
+    max_idle_seconds: float = setting(0.0, unit="seconds", at_least=0)
+    """With `CLUSTER_IDLE=wait`: how long the whole crawl may have nothing to do before its workers
+    close after all. `0` is for ever.
+
+    Why: a service waits until it is stopped; a nightly job that is fed by another wants an end.
+    """
+
     crawl_id: str = setting("")
     """Names one run, beside the spider's name and its arguments. With an id, finished is final: a
     worker that comes late closes at once.

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
+from math import inf
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from scrapy import Request, signals
 from scrapy.core.scheduler import BaseScheduler
-from scrapy.exceptions import CloseSpider, IgnoreRequest
+from scrapy.exceptions import CloseSpider, DontCloseSpider, IgnoreRequest
 from scrapy.http import Response
 from scrapy.spidermiddlewares.httperror import HttpError
 from scrapy.utils.defer import deferred_from_coro
@@ -51,7 +53,7 @@ from clusterscrapy.frontier.codec import RequestCodec, slot_of
 from clusterscrapy.frontier.courier import Courier, Limits, Listener
 from clusterscrapy.frontier.protocol import SOLO_AFTER_DEATHS, Op
 from clusterscrapy.identity import scheme_of
-from clusterscrapy.terms import frontier_of, limits_of, terms_of
+from clusterscrapy.terms import codec_of, frontier_of, limits_of, terms_of
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -97,19 +99,12 @@ class Scheduler(BaseScheduler, Listener):
             ConfigError: a setting is refused.
         """
         config = Config.from_settings(crawler.settings)
-        assert crawler.spider is not None
-        spider = crawler.spider
         scheduler = cls(
             crawler,
             frontier=frontier_of(config, crawler),
             terms=terms_of(config, scheme_of(crawler.request_fingerprinter)),
             limits=limits_of(config, crawler.settings.getint("CONCURRENT_REQUESTS")),
-            codec=RequestCodec(
-                spider,
-                request_classes=config.request_classes,
-                project_packages=_packages(crawler),
-                max_bytes=config.request_max_bytes,
-            ),
+            codec=codec_of(config, crawler),
             keys=RequestKeys(
                 crawler.request_fingerprinter,
                 kind=config.dupefilter,
@@ -118,6 +113,8 @@ class Scheduler(BaseScheduler, Listener):
             store_wait_s=config.store_wait_seconds,
             close_s=config.stop_seconds,
         )
+        if config.idle == "wait":
+            scheduler.idle_s = config.max_idle_seconds or inf
         crawler.signals.connect(scheduler._spider_error, signals.spider_error)
         crawler.signals.connect(scheduler._item_error, signals.item_error)
         crawler.signals.connect(scheduler._spider_idle, signals.spider_idle)
@@ -144,6 +141,9 @@ class Scheduler(BaseScheduler, Listener):
         self.keys = keys
         self.store_wait_s = store_wait_s
         self.close_s = close_s
+        self.idle_s = 0.0
+        """For how long the whole crawl may be over before this worker closes."""
+        self._over_since: float | None = None
         self.opening: Opening | None = None
         self.courier: Courier | None = None
         self.close_reason: str | None = None
@@ -283,6 +283,10 @@ class Scheduler(BaseScheduler, Listener):
             raise CloseSpider(self.close_reason)
         if self.courier is not None and self.courier.reply.start == "failed":
             raise CloseSpider("start_error")
+        if self._over_since is None:
+            self._over_since = time.monotonic()
+        if time.monotonic() - self._over_since < self.idle_s:
+            raise DontCloseSpider
 
     # --- requests in -------------------------------------------------------------------------
 
@@ -437,6 +441,8 @@ class Scheduler(BaseScheduler, Listener):
                 self.stats.inc_value("dupefilter/filtered", known)
         if reply.late:
             self.stats.inc_value("clusterscrapy/late_acks", reply.late)
+        if not reply.over:
+            self._over_since = None
         assert self.courier is not None
         if self._runs_start and reply.start in ("done", "failed"):
             self._runs_start = self.courier.claim_start = False
@@ -529,11 +535,6 @@ def _in_words(failure: Failure, spider: Spider | None = None) -> str:
     lines = [frame[2] for frame in failure.frames if frame[1] == getattr(module, "__file__", None)]
     place = f" (line {lines[-1]} of {type(spider).__module__})" if lines else ""
     return text[: _DETAIL_MAX - len(place)] + place
-
-
-def _packages(crawler: Crawler) -> tuple[str, ...]:
-    modules = [*crawler.settings.getlist("SPIDER_MODULES"), crawler.spidercls.__module__]
-    return tuple(dict.fromkeys(module.partition(".")[0] for module in modules if module))
 
 
 def _check_engine(crawler: Crawler) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from scrapy.utils.conf import closest_scrapy_cfg
 
 from clusterscrapy.frontier import Filter, Frontier, Scheme, Store, Terms, open_store
+from clusterscrapy.frontier.codec import RequestCodec
 from clusterscrapy.frontier.courier import Limits
 from clusterscrapy.identity import arguments_of, crawl_name
 
@@ -32,6 +33,19 @@ def frontier_of(config: Config, crawler: Crawler) -> Frontier:
     assert crawler.spider is not None
     name = crawl_name(crawler.spider.name, arguments_of(crawler), config.crawl_id)
     return store_of(config).frontier(name)
+
+
+def codec_of(config: Config, crawler: Crawler) -> RequestCodec:
+    """What turns this crawler's requests into queue entries and back."""
+    assert crawler.spider is not None
+    modules = [*crawler.settings.getlist("SPIDER_MODULES"), crawler.spidercls.__module__]
+    packages = dict.fromkeys(module.partition(".")[0] for module in modules if module)
+    return RequestCodec(
+        crawler.spider,
+        request_classes=config.request_classes,
+        project_packages=tuple(packages),
+        max_bytes=config.request_max_bytes,
+    )
 
 
 def terms_of(config: Config, scheme: Scheme) -> Terms:

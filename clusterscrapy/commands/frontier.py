@@ -15,6 +15,7 @@ from scrapy.crawler import Crawler
 from scrapy.exceptions import UsageError
 from scrapy.utils.misc import build_from_crawler, load_object
 
+from clusterscrapy.commands.seed import add_seed_options, sow
 from clusterscrapy.commands.show import (
     dead_line,
     dead_record,
@@ -36,6 +37,7 @@ _ACTIONS = {
     "status": "how many requests wait, are leased, done and dead, and who works",
     "top": "the same, live, with rates; Ctrl-C ends it",
     "why": "where a URL stands: never seen, waiting, leased, done or dead",
+    "seed": "queue requests from the command line, files, standard input or sitemaps",
     "pause": "hand out no more requests; what is being fetched is finished",
     "resume": "go on after a pause",
     "drop": "forget a crawl with its queue, its memory and its dead letters",
@@ -86,13 +88,14 @@ class Command(ScrapyCommand):
             for name, text in _ACTIONS.items()
         }
         subparsers["why"].add_argument("url", metavar="URL")
+        add_seed_options(subparsers["seed"])
         dead = subparsers["dead"]
         dead.add_argument("what", nargs="?", choices=("list", "replay"), default="list")
         dead.add_argument("urls", nargs="*", metavar="URL", help="only these URLs (default: all)")
         for name, sub in subparsers.items():
             if name in ("why", "dead"):
                 sub.add_argument("--crawl", dest="crawl", metavar="CRAWL")
-            else:
+            elif name != "seed":
                 sub.add_argument("crawl", nargs="?", metavar="CRAWL")
         for name in ("status", "dead", "why"):
             subparsers[name].add_argument("--json", action="store_true", help="print JSON")
@@ -107,6 +110,10 @@ class Command(ScrapyCommand):
         """Run one action; errors are one sentence on standard error."""
         if not opts.action:
             raise UsageError(f"name an action: {', '.join(_ACTIONS)}", print_help=True)
+        if opts.action == "seed":
+            # argparse lets the values of one positional argument stand in one place only.
+            opts.urls += [word for word in args if not word.startswith("-")]
+            args = [word for word in args if word.startswith("-")]
         if args:
             raise UsageError(
                 f"unknown argument {args[0]!r}; see 'scrapy frontier {opts.action} --help'"
@@ -210,6 +217,10 @@ class Command(ScrapyCommand):
         cls = load_object(self.settings["REQUEST_FINGERPRINTER_CLASS"])
         made: RequestFingerprinterProtocol = build_from_crawler(cls, crawler)
         return made
+
+    def _seed(self, opts: argparse.Namespace) -> None:
+        assert self.settings is not None
+        sow(self.settings, opts)
 
     def _pause(self, opts: argparse.Namespace) -> None:
         frontier = self._one(opts.crawl)

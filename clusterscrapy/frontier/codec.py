@@ -300,8 +300,7 @@ class RequestCodec:
 
     def note(self, request: Request) -> bytes:
         """A payload that only tells which request could not be stored."""
-        url = request.url if len(request.url) <= self.max_bytes else request.url[: self.max_bytes]
-        return bytes([NOTE]) + self._packed({"u": url, "m": request.method})
+        return note_of(request.url[: self.max_bytes], request.method)
 
     # --- bytes to request ---------------------------------------------------------------------
 
@@ -403,6 +402,13 @@ def _restore(request: Request, stored: Request) -> None:
             container.update(right)
     if request.body != stored.body:
         request._set_body(stored.body)
+
+
+def note_of(url: str, method: str = "") -> bytes:
+    """A payload that is no request: it only tells a person what was refused."""
+    fields = {"u": url, "m": method} if method else {"u": url}
+    packed: bytes = msgpack.packb(fields, unicode_errors="surrogatepass")
+    return bytes([NOTE]) + packed
 
 
 # --- reading payloads without a spider ----------------------------------------------------
