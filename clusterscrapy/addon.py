@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 import scrapy
+from scrapy.utils.misc import load_object
 
 from clusterscrapy.exceptions import ConfigError
 
@@ -45,10 +46,33 @@ class Addon:
             _switch_on(settings)
 
 
+def check_scrapy() -> None:
+    """Refuse a Scrapy that we do not know.
+
+    Raises:
+        ConfigError: this version is not supported.
+    """
+    version = tuple(int(part) for part in scrapy.__version__.split(".")[:2])
+    if not OLDEST_SCRAPY <= version < TOO_NEW_SCRAPY:
+        oldest, too_new = (".".join(map(str, v)) for v in (OLDEST_SCRAPY, TOO_NEW_SCRAPY))
+        raise ConfigError(
+            f"Scrapy {scrapy.__version__} is not supported: clusterscrapy needs {oldest} or later, "
+            f"before {too_new}; pip install 'scrapy>={oldest},<{too_new}'"
+        )
+
+
+def is_on(settings: BaseSettings) -> bool:
+    """True when these settings switch the add-on on."""
+    return any(
+        load_object(name) is Addon if isinstance(name, str) else name is Addon
+        for name in settings.getdict("ADDONS")
+    )
+
+
 def _refuse_wrong(settings: BaseSettings) -> bool:
     """End the process if the configuration is wrong; False when this command does without the suite."""
     try:
-        _check_scrapy()
+        check_scrapy()
         if _running_command() in _OTHER_COMMANDS:
             return False
         from clusterscrapy.config import Config
@@ -59,17 +83,6 @@ def _refuse_wrong(settings: BaseSettings) -> bool:
     except ConfigError as exc:
         _refuse(exc)
     return True
-
-
-def _check_scrapy() -> None:
-    version = tuple(int(part) for part in scrapy.__version__.split(".")[:2])
-    if not OLDEST_SCRAPY <= version < TOO_NEW_SCRAPY:
-        raise ConfigError(
-            f"Scrapy {scrapy.__version__} is not supported: clusterscrapy needs "
-            f"{OLDEST_SCRAPY[0]}.{OLDEST_SCRAPY[1]} or later, before "
-            f"{TOO_NEW_SCRAPY[0]}.{TOO_NEW_SCRAPY[1]}; pip install "
-            f"'scrapy>={OLDEST_SCRAPY[0]}.{OLDEST_SCRAPY[1]},<{TOO_NEW_SCRAPY[0]}.{TOO_NEW_SCRAPY[1]}'"
-        )
 
 
 def _check_event_loop(settings: BaseSettings) -> None:

@@ -13,9 +13,9 @@ from scrapy import Request, Spider
 from scrapy.commands import ScrapyCommand
 from scrapy.crawler import Crawler
 from scrapy.exceptions import UsageError
-from scrapy.utils.misc import build_from_crawler, load_object
 
-from clusterscrapy.commands.seed import add_seed_options, sow
+from clusterscrapy.addon import check_scrapy
+from clusterscrapy.commands.seed import add_seed_options, fingerprinter_of, sow
 from clusterscrapy.commands.show import (
     dead_line,
     dead_record,
@@ -119,6 +119,7 @@ class Command(ScrapyCommand):
                 f"unknown argument {args[0]!r}; see 'scrapy frontier {opts.action} --help'"
             )
         try:
+            check_scrapy()
             assert self.settings is not None
             self.config = Config.from_settings(self.settings)
             for warning in unknown_in_environment(os.environ):
@@ -213,10 +214,7 @@ class Command(ScrapyCommand):
 
     def _fingerprinter(self) -> RequestFingerprinterProtocol:
         assert self.settings is not None
-        crawler = Crawler(Spider, self.settings)
-        cls = load_object(self.settings["REQUEST_FINGERPRINTER_CLASS"])
-        made: RequestFingerprinterProtocol = build_from_crawler(cls, crawler)
-        return made
+        return fingerprinter_of(Crawler(Spider, self.settings))
 
     def _seed(self, opts: argparse.Namespace) -> None:
         assert self.settings is not None

@@ -1,4 +1,8 @@
-"""``scrapy frontier seed``."""
+"""``scrapy frontier seed``.
+
+Scrapy loads every command before it runs one: what an old Scrapy does not have is imported in
+functions, so that it comes as far as being refused with a sentence.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,8 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from scrapy.crawler import Crawler
-from scrapy.spiderloader import get_spider_loader
 from scrapy.statscollectors import MemoryStatsCollector
 from scrapy.utils.conf import arglist_to_dict
-from scrapy.utils.misc import build_from_crawler, load_object
 
 from clusterscrapy.config import Config
 from clusterscrapy.dupefilter import RequestKeys
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from scrapy.settings import Settings
+    from scrapy.utils.request import RequestFingerprinterProtocol
 
 _PROGRESS_EVERY_S = 2.0
 
@@ -77,9 +80,7 @@ def sow(settings: Settings, opts: argparse.Namespace) -> None:
     crawler = _crawler(settings, opts.spider, opts.spargs)
     assert crawler.spider is not None
     config = Config.from_settings(crawler.settings)
-    fingerprinter = build_from_crawler(
-        load_object(crawler.settings["REQUEST_FINGERPRINTER_CLASS"]), crawler
-    )
+    fingerprinter = fingerprinter_of(crawler)
     codec = codec_of(config, crawler)
     keys = RequestKeys(fingerprinter, kind=config.dupefilter)
     frontier = frontier_of(config, crawler)
@@ -103,7 +104,18 @@ def sow(settings: Settings, opts: argparse.Namespace) -> None:
     )
 
 
+def fingerprinter_of(crawler: Crawler) -> RequestFingerprinterProtocol:
+    """The configured fingerprinter, for a crawler that does not run."""
+    from scrapy.utils.misc import build_from_crawler, load_object
+
+    cls = load_object(crawler.settings["REQUEST_FINGERPRINTER_CLASS"])
+    made: RequestFingerprinterProtocol = build_from_crawler(cls, crawler)
+    return made
+
+
 def _crawler(settings: Settings, name: str, arguments: list[str]) -> Crawler:
+    from scrapy.spiderloader import get_spider_loader
+
     try:
         spargs = arglist_to_dict(arguments)
     except ValueError as exc:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from clusterscrapy.addon import check_scrapy, is_on
+from clusterscrapy.exceptions import ConfigError
 from clusterscrapy.identity import remember_arguments
 from clusterscrapy.outcome import DRAINED, exit_code, last_words
 from clusterscrapy.scheduler import scheduler_of
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     import argparse
 
     from scrapy.crawler import Crawler
+    from scrapy.settings import Settings
 
 
 class WorkerCommand:
@@ -24,6 +27,7 @@ class WorkerCommand:
     """
 
     exitcode: int
+    settings: Settings | None
     _crawlers: list[Crawler]
 
     def _create_crawler(self, spidercls: Any) -> Crawler:
@@ -34,6 +38,14 @@ class WorkerCommand:
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
         """Run the spider and take over its exit code."""
+        if self.settings is not None and is_on(self.settings):
+            try:
+                # Old versions would wrap the add-on's own refusal into a traceback.
+                check_scrapy()
+            except ConfigError as exc:
+                sys.stderr.write(f"clusterscrapy: {exc}\n")
+                self.exitcode = exc.exit_code
+                return
         self._crawlers, self._arguments = [], dict(opts.spargs)
         super().run(args, opts)  # type: ignore[misc]
         for crawler in self._crawlers:
