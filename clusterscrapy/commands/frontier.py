@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from scrapy import Request, Spider
@@ -15,18 +14,16 @@ from scrapy.crawler import Crawler
 from scrapy.exceptions import UsageError
 
 from clusterscrapy.addon import check_scrapy
+from clusterscrapy.commands.dead import act_on_dead_letters, add_dead_options
 from clusterscrapy.commands.seed import add_seed_options, fingerprinter_of, sow
 from clusterscrapy.commands.show import (
-    dead_line,
-    dead_record,
     status_record,
     status_table,
     top_screen,
 )
 from clusterscrapy.config import Config, unknown_in_environment
 from clusterscrapy.exceptions import ClusterScrapyError, ConfigError
-from clusterscrapy.frontier import DeadLetter, Frontier, key_of
-from clusterscrapy.frontier.codec import url_of
+from clusterscrapy.frontier import Frontier, key_of
 from clusterscrapy.terms import store_of
 
 if TYPE_CHECKING:
@@ -41,7 +38,7 @@ _ACTIONS = {
     "pause": "hand out no more requests; what is being fetched is finished",
     "resume": "go on after a pause",
     "drop": "forget a crawl with its queue, its memory and its dead letters",
-    "dead": "the dead letters: what failed for good, and why; 'dead replay' queues them again",
+    "dead": "the dead letters: what failed for good, and why; list, show, replay or drop them",
 }
 
 
@@ -89,15 +86,13 @@ class Command(ScrapyCommand):
         }
         subparsers["why"].add_argument("url", metavar="URL")
         add_seed_options(subparsers["seed"])
-        dead = subparsers["dead"]
-        dead.add_argument("what", nargs="?", choices=("list", "replay"), default="list")
-        dead.add_argument("urls", nargs="*", metavar="URL", help="only these URLs (default: all)")
+        add_dead_options(subparsers["dead"])
         for name, sub in subparsers.items():
             if name in ("why", "dead"):
                 sub.add_argument("--crawl", dest="crawl", metavar="CRAWL")
             elif name != "seed":
                 sub.add_argument("crawl", nargs="?", metavar="CRAWL")
-        for name in ("status", "dead", "why"):
+        for name in ("status", "why"):
             subparsers[name].add_argument("--json", action="store_true", help="print JSON")
         subparsers["drop"].add_argument(
             "--force", action="store_true", help="also while workers are alive; they close"
@@ -110,7 +105,7 @@ class Command(ScrapyCommand):
         """Run one action; errors are one sentence on standard error."""
         if not opts.action:
             raise UsageError(f"name an action: {', '.join(_ACTIONS)}", print_help=True)
-        if opts.action == "seed":
+        if opts.action in ("seed", "dead"):
             # argparse lets the values of one positional argument stand in one place only.
             opts.urls += [word for word in args if not word.startswith("-")]
             args = [word for word in args if word.startswith("-")]
@@ -237,30 +232,10 @@ class Command(ScrapyCommand):
         print(f"{frontier.name}: dropped ({status.waiting} waiting, {status.dead} dead letters)")
 
     def _dead(self, opts: argparse.Namespace) -> None:
-        frontiers = [self._one(opts.crawl)] if opts.what == "replay" else self._matching(opts.crawl)
+        alone = opts.what in ("replay", "drop")
+        frontiers = [self._one(opts.crawl)] if alone else self._matching(opts.crawl)
         for frontier in frontiers:
-            letters = [d for d in frontier.dead_letters() if not opts.urls or _url(d) in opts.urls]
-            if opts.what == "replay":
-                self._replay(frontier, letters, everything=not opts.urls)
-            elif opts.json:
-                for letter in letters:
-                    _print_json(dead_record(frontier.name, letter))
-            else:
-                for letter in letters:
-                    print(dead_line(letter))
-                print(f"{frontier.name}: {len(letters)} dead letters")
-
-    def _replay(
-        self, frontier: Frontier, letters: Sequence[DeadLetter], *, everything: bool
-    ) -> None:
-        count = frontier.replay(None if everything else [letter.key for letter in letters])
-        left = len(letters) - count
-        also = f"; {left} cannot be replayed, they never were whole requests" if left > 0 else ""
-        print(f"{frontier.name}: {count} queued again{also}")
-
-
-def _url(letter: DeadLetter) -> str:
-    return url_of(letter.payload) if letter.payload else ""
+            act_on_dead_letters(frontier, opts)
 
 
 def _print_json(value: object) -> None:

@@ -73,6 +73,9 @@ def dead_record(crawl: str, letter: DeadLetter) -> dict[str, Any]:
         "reason": letter.reason,
         "detail": letter.detail,
         "died_at": _when(letter.died_at),
+        "first_reason": letter.first_reason,
+        "first_at": _when(letter.first_at),
+        "failures": letter.failures,
         "deaths": letter.deaths,
         "run": letter.run,
         "worker": letter.worker,
@@ -85,6 +88,24 @@ def dead_line(letter: DeadLetter) -> str:
     request = describe(letter.payload) if letter.payload else {}
     url = f"{request.get('method', '')} {request.get('url', '(no request)')}".strip()
     return f"{_when(letter.died_at)}  {letter.reason:<14} {url}  {letter.detail}"
+
+
+def dead_text(letter: DeadLetter) -> str:
+    """All that is known of a dead letter, a fact a line."""
+    request = describe(letter.payload) if letter.payload else {}
+    url = f"{request.get('method', '')} {request.get('url', '(no request)')}".strip()
+    callback = request.get("callback") or "parse"
+    facts = [
+        ("failed", f"{_when(letter.died_at)}: {letter.reason}: {letter.detail}"),
+        ("first", f"{_when(letter.first_at)}: {letter.first_reason}"),
+        ("failures", str(letter.failures)),
+        ("deaths", f"{letter.deaths} workers died while it was inside them"),
+        ("worker", letter.worker),
+        ("run", str(letter.run)),
+        ("request", f"callback {callback}, priority {request.get('priority', 0)}"),
+        ("key", letter.key.hex()),
+    ]
+    return "\n".join([url, *(f"  {name:<9} {fact}" for name, fact in facts)])
 
 
 def _when(seconds: float) -> str | None:

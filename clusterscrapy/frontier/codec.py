@@ -447,7 +447,7 @@ def describe(payload: bytes) -> dict[str, Any]:
         return {"url": "(unreadable)", "method": "", "callback": None, "priority": 0}
     return {
         "url": fields["u"],
-        "method": fields.get("m", "GET"),
+        "method": fields.get("m", "" if payload[0] == NOTE else "GET"),
         "callback": fields.get("r"),
         "priority": fields.get("p", 0),
     }

@@ -261,9 +261,15 @@ class DeadLetter(NamedTuple):
     reason: str
     detail: str
     died_at: float
+    """When it failed last; seconds since 1970 by the store's clock, as :attr:`first_at`."""
     deaths: int
+    """How many workers died while it was inside them."""
     run: int
     worker: str
+    first_at: float = 0.0
+    first_reason: str = ""
+    failures: int = 1
+    """How often it became a dead letter: one more for each replay that failed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +357,10 @@ class Frontier(Protocol):
 
     def replay(self, keys: Sequence[bytes] | None = None) -> int:
         """Queue dead letters again (all when ``keys`` is None); returns how many."""
+        ...
+
+    def discard(self, keys: Sequence[bytes] | None = None) -> int:
+        """Forget dead letters (all when ``keys`` is None) without fetching them; returns how many."""
         ...
 
     def close(self) -> None:

@@ -256,16 +256,14 @@ class RedisFrontier:
             pipe.hgetall(self.state_key)
             pipe.zrange(f"{self.base}workers", 0, -1, withscores=True)
             pipe.hgetall(f"{self.base}infos")
-            pipe.hkeys(f"{self.base}dead")
             pipe.time()
-            raw, beats, infos, dead, clock = pipe.execute()
+            raw, beats, infos, clock = pipe.execute()
         state = {name.decode(): value.decode() for name, value in raw.items()}
         now_ms = clock[0] * 1000 + clock[1] // 1000
         alive = [
             (e.decode(), b) for e, b in beats if now_ms - b < int(state.get("lease_ms", 15_000))
         ]
         workers = [self._worker(epoch, beat, infos) for epoch, beat in alive]
-        run = int(state.get("run", 0))
         start = state.get("start", "")
         return Status(
             crawl=self.name,
@@ -273,10 +271,10 @@ class RedisFrontier:
             waiting=int(state.get("waiting", 0)),
             leased=int(state.get("leased", 0)),
             done=int(state.get("done", 0)),
-            dead=sum(_RUN.unpack_from(field, KEY_BYTES)[0] == run for field in dead),
+            dead=int(state.get("dead", 0)),
             seen=int(state.get("seen", 0)),
             late=int(state.get("late", 0)),
-            run=run,
+            run=int(state.get("run", 0)),
             start=start if start in ("", "done", "failed") else "theirs",
             dupefilter=state.get("filter", ""),
             started_at=int(state.get("started_at", 0)) / 1000,
@@ -379,11 +377,24 @@ class RedisFrontier:
 
     def replay(self, keys: Sequence[bytes] | None = None) -> int:
         """See :meth:`clusterscrapy.frontier.protocol.Frontier.replay`."""
-        if keys is None:
-            return int(self.call("replay", b""))
-        wanted = set(keys)
-        fields = [d.key + _RUN.pack(d.run) for d in self.dead_letters() if d.key in wanted]
-        return int(self.call("replay", b"".join(fields))) if fields else 0
+        return self._with_letters("replay", keys)
+
+    def discard(self, keys: Sequence[bytes] | None = None) -> int:
+        """See :meth:`clusterscrapy.frontier.protocol.Frontier.discard`."""
+        return self._with_letters("discard", keys)
+
+    def _with_letters(self, script: str, keys: Sequence[bytes] | None) -> int:
+        """Call a script with the chosen letters, in pieces: no call may hold the server up."""
+        wanted = None if keys is None else set(keys)
+        with _translated(self.store.url):
+            members = self.store.client.zrange(f"{self.base}dead_order", 0, -1)
+        fields = [
+            field
+            for field in cast("list[bytes]", members)
+            if wanted is None or field[:KEY_BYTES] in wanted
+        ]
+        pieces = [fields[i : i + _SCAN_CHUNK] for i in range(0, len(fields), _SCAN_CHUNK)]
+        return sum(int(self.call(script, b"".join(piece))) for piece in pieces)
 
     def close(self) -> None:
         """Close the connections of the store."""
@@ -404,7 +415,10 @@ def _is(entry: bytes, key: bytes, url: str) -> bool:
 
 
 def _dead_letter(packed: bytes) -> DeadLetter:
-    reason, detail, died_ms, deaths, run, worker, entry = msgpack.unpackb(packed, raw=True)
+    reason, detail, died_ms, deaths, run, worker, entry, *history = msgpack.unpackb(
+        packed, raw=True
+    )
+    first_ms, first_reason, failures = history
     _, _, _, key = _HEAD.unpack_from(entry)
     return DeadLetter(
         key,
@@ -415,6 +429,9 @@ def _dead_letter(packed: bytes) -> DeadLetter:
         deaths,
         run,
         _text(worker),
+        first_ms / 1000,
+        _text(first_reason),
+        failures,
     )
 
 

@@ -47,6 +47,8 @@ from clusterscrapy.frontier.protocol import (
     stored_wins_sentence,
 )
 
+LAYOUT = 1
+"""Version of ``schema.sql``, kept in the file's ``user_version``."""
 REAP_EVERY_S = 1.0
 HUNGRY_FOR_S = 2.0
 _BUSY_TIMEOUT_S = 5.0
@@ -119,7 +121,7 @@ class SqliteFrontier:
             # NORMAL: a killed process loses nothing; a power cut may take back the last commits,
             # whole and in order, so pages are fetched again rather than lost.
             db.execute("PRAGMA synchronous = NORMAL")
-            db.executescript((files("clusterscrapy.frontier") / "schema.sql").read_text("utf-8"))
+            self._lay_out(db)
         except sqlite3.OperationalError as exc:
             if "locked" in str(exc) or "busy" in str(exc):
                 raise FrontierUnavailable(f"{self.path} is locked by another process") from exc
@@ -127,6 +129,22 @@ class SqliteFrontier:
         except (OSError, sqlite3.DatabaseError) as exc:
             raise self._unusable(exc) from exc
         return db
+
+    def _lay_out(self, db: sqlite3.Connection) -> None:
+        def version() -> int:
+            return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+        if version() == LAYOUT:
+            return
+        # In this order: another process may be laying the file out right now.
+        used = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'state'").fetchone()
+        if used and (found := version()) != LAYOUT:
+            raise ConfigError(
+                f"{self.path} was written by another version of clusterscrapy (layout {found}, this "
+                f"one has {LAYOUT}); finish the crawl with that version, or move the file away"
+            )
+        schema = (files("clusterscrapy.frontier") / "schema.sql").read_text("utf-8")
+        db.executescript(f"BEGIN IMMEDIATE; {schema}; PRAGMA user_version = {LAYOUT}; COMMIT;")
 
     def _unusable(self, exc: Exception) -> ConfigError:
         return ConfigError(
@@ -272,6 +290,7 @@ class SqliteFrontier:
             run = _State(db).get("run", 0)
             _empty(db)
             db.execute("DELETE FROM dead")
+            db.execute("DELETE FROM failed_before")
             # The bumped run is what tells a worker still inside that its crawl is gone.
             _State(db).set("run", run + 1)
             _State(db).set("dropped", 1)
@@ -293,8 +312,8 @@ class SqliteFrontier:
             return
         with self._transaction() as db:
             rows = db.execute(
-                "SELECT key, payload, reason, detail, died_at, deaths, run, worker FROM dead "
-                "ORDER BY died_at, rowid"
+                "SELECT key, payload, reason, detail, died_at, deaths, run, worker, first_at, "
+                "first_reason, failures FROM dead ORDER BY died_at, rowid"
             ).fetchall()
         for row in rows:
             yield DeadLetter(*row)
@@ -304,24 +323,42 @@ class SqliteFrontier:
         if not self._exists():
             return 0
         with self._transaction() as db:
-            rows = db.execute(
-                "SELECT key, run, priority, payload FROM dead ORDER BY died_at, rowid"
-            ).fetchall()
-            chosen = [
-                r for r in rows if (keys is None or r[0] in keys) and r[3] and r[3][0] != NOTE
-            ]
+            chosen = [r for r in self._chosen(db, keys) if r[3] and r[3][0] != NOTE]
             state = _State(db)
             this_run = state.get("run", 0)
-            for key, run, priority, payload in chosen:
+            for key, run, priority, payload, *history in chosen:
+                new_key = key if run == this_run else old_key(key, run)
                 db.execute(
                     "INSERT INTO queue (priority, key, deaths, payload) VALUES (?, ?, 0, ?)",
-                    (priority, key if run == this_run else old_key(key, run), payload),
+                    (priority, new_key, payload),
                 )
-                db.execute("DELETE FROM dead WHERE key = ? AND run = ?", (key, run))
+                db.execute(
+                    "INSERT OR REPLACE INTO failed_before VALUES (?, ?, ?, ?, ?)",
+                    (new_key, this_run, *history),
+                )
+                _exhume(db, key, run)
             if chosen:
                 state.add("waiting", len(chosen))
                 state.set("finished_at", 0.0)
             return len(chosen)
+
+    def discard(self, keys: Sequence[bytes] | None = None) -> int:
+        """See :meth:`clusterscrapy.frontier.protocol.Frontier.discard`."""
+        if not self._exists():
+            return 0
+        with self._transaction() as db:
+            chosen = self._chosen(db, keys)
+            for key, run, *_ in chosen:
+                _exhume(db, key, run)
+            return len(chosen)
+
+    def _chosen(self, db: sqlite3.Connection, keys: Sequence[bytes] | None) -> list[Any]:
+        rows = db.execute(
+            "SELECT key, run, priority, payload, first_at, first_reason, failures FROM dead "
+            "ORDER BY died_at, rowid"
+        ).fetchall()
+        wanted = None if keys is None else set(keys)
+        return [row for row in rows if wanted is None or row[0] in wanted]
 
 
 class SqliteSession:
@@ -412,8 +449,7 @@ class _State:
 
     def dead(self) -> int:
         """Dead letters of this run."""
-        query = "SELECT count(*) FROM dead WHERE run = ?"
-        return int(self.db.execute(query, (self.get("run", 0),)).fetchone()[0])
+        return int(self.get("dead", 0))
 
     def words(self, alive: bool) -> str:
         if self.get("dropped", 0):
@@ -706,22 +742,35 @@ def bury(
     deaths: int,
     worker: str,
 ) -> None:
-    """Write one dead letter."""
+    """Write one dead letter; one that failed before keeps its first failure."""
+    state = _State(db)
+    run, now = state.get("run", 0), time.time()
+    known = db.execute(
+        "SELECT first_at, first_reason, failures FROM dead WHERE key = ?1 AND run = ?2 UNION ALL "
+        "SELECT first_at, first_reason, failures FROM failed_before WHERE key = ?1 AND run = ?2",
+        (key, run),
+    ).fetchone()
+    first_at, first_reason, failures = known or (now, reason, 0)
+    if not db.execute("DELETE FROM dead WHERE key = ? AND run = ?", (key, run)).rowcount:
+        state.add("dead", 1)
+    db.execute("DELETE FROM failed_before WHERE key = ? AND run = ?", (key, run))
+    # A message may hold what no text column can: a lone half of a surrogate pair.
+    detail = detail.encode("utf-8", "backslashreplace").decode()
     db.execute(
-        "INSERT OR REPLACE INTO dead VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO dead VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            key,
-            _State(db).get("run", 0),
-            reason,
-            # A message may hold what no text column can: a lone half of a surrogate pair.
-            detail.encode("utf-8", "backslashreplace").decode(),
-            time.time(),
-            deaths,
-            priority,
-            worker,
-            payload,
+            *(key, run, reason, detail, now, deaths, priority, worker, payload),
+            *(first_at, first_reason, failures + 1),
         ),
     )
+
+
+def _exhume(db: sqlite3.Connection, key: bytes, run: int) -> None:
+    """Take a dead letter away."""
+    db.execute("DELETE FROM dead WHERE key = ? AND run = ?", (key, run))
+    state = _State(db)
+    if run == state.get("run", 0):
+        state.add("dead", -1)
 
 
 def _forget_worker(db: sqlite3.Connection, epoch: str) -> None:

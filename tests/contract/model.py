@@ -35,6 +35,8 @@ class Crawl:
     members: set[str] = field(default_factory=set)
     pages: dict[bytes, Page] = field(default_factory=dict)
     dead: dict[tuple[bytes, int], Page] = field(default_factory=dict)
+    failures: dict[tuple[bytes, int], int] = field(default_factory=dict)
+    """How often each became a dead letter, also those that were replayed since."""
     memory: set[bytes] = field(default_factory=set)
     start: str = ""
     start_position: int = 0
@@ -75,7 +77,13 @@ class Crawl:
 
     def begin(self) -> None:
         """A new run: only dead letters stay."""
-        fresh = Crawl(self.order, self.run + 1, dead=self.dead, arrivals=self.arrivals)
+        fresh = Crawl(
+            self.order,
+            self.run + 1,
+            dead=self.dead,
+            failures=self.failures,
+            arrivals=self.arrivals,
+        )
         self.__dict__.update(fresh.__dict__)
 
     def join(self, epoch: str, *, resume: bool) -> str:
@@ -124,7 +132,9 @@ class Crawl:
         page.holder, page.inside, page.returned = WAITING, False, True
 
     def _bury(self, page: Page) -> None:
-        self.dead[page.key, self.run] = page
+        place = page.key, self.run
+        self.dead[place] = page
+        self.failures[place] = self.failures.get(place, 0) + 1
         self.pages.pop(page.key, None)
 
     # --- a batch ----------------------------------------------------------------------
@@ -249,7 +259,15 @@ class Crawl:
             page = self.dead.pop(place)
             key = page.key if place[1] == self.run else old_key(*place)
             assert key not in self.pages
+            self.failures[key, self.run] = self.failures.pop(place)
             self.pages[key] = Page(key, page.payload, page.priority, self.arrivals)
         if chosen:
             self.finished = False
+        return len(chosen)
+
+    def discard(self, keys: Sequence[bytes] | None) -> int:
+        """Dead letters are forgotten, notes too."""
+        chosen = [place for place in self.dead if keys is None or place[0] in keys]
+        for place in chosen:
+            del self.dead[place], self.failures[place]
         return len(chosen)

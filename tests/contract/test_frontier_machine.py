@@ -409,16 +409,26 @@ class Lives(RuleBasedStateMachine):
         chosen = keys[which : which + 2] if which is not None else None
         assert self.frontier.replay(chosen) == self.crawl.replay(chosen)
 
+    @rule(which=_COUNT)
+    def discard(self, which: int) -> None:
+        keys = sorted({key for key, _ in self.crawl.dead})
+        chosen = keys[which : which + 2]
+        assert self.frontier.discard(chosen) == self.crawl.discard(chosen)
+
     @rule()
     def look_at_dead_letters(self) -> None:
         letters = list(self.frontier.dead_letters())
         assert [letter.died_at for letter in letters] == sorted(
             letter.died_at for letter in letters
         )
-        found = {(letter.key, letter.run): (letter.payload, letter.deaths) for letter in letters}
+        found = {
+            (letter.key, letter.run): (letter.payload, letter.deaths, letter.failures)
+            for letter in letters
+        }
         assert len(found) == len(letters)
         assert found == {
-            place: (page.payload, page.deaths) for place, page in self.crawl.dead.items()
+            place: (page.payload, page.deaths, self.crawl.failures[place])
+            for place, page in self.crawl.dead.items()
         }
 
     @invariant()

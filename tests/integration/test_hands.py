@@ -143,6 +143,43 @@ def test_dead_letters_are_listed_and_replayed(store: str, session: Session) -> N
     assert "waiting" in frontier(store, "why", url("b"))
 
 
+def test_a_letter_shows_its_first_and_its_last_failure(store: str, session: Session) -> None:
+    assert "1 queued again" in frontier(store, "dead", "replay", url("b"))
+    taken = session.sync(Batch(want=9)).taken
+    session.sync(Batch([Fail(d.key, "http", "answered 503") for d in taken if b"/b" in d.payload]))
+    text = frontier(store, "dead", "show", url("b"))
+    assert text.startswith("GET http://h/b\n")
+    facts = dict(line.split(maxsplit=1) for line in text.splitlines() if line.startswith("  "))
+    assert facts["failed"].endswith("http: answered 503")
+    assert facts["first"].endswith("callback")
+    assert facts["failures"] == "2"
+    assert facts["worker"] == "node-1"
+
+
+def test_dead_letters_are_chosen_by_reason_and_url(store: str, session: Session) -> None:
+    taken = session.sync(Batch(want=9)).taken
+    reasons = {b"/d": "http", b"/e": "download"}
+    for part, reason in reasons.items():
+        session.sync(Batch([Fail(d.key, reason, "x") for d in taken if part in d.payload]))
+        time.sleep(0.01)  # the oldest comes first, by the millisecond
+
+    def shown(*words: str) -> set[str]:
+        lines = frontier(store, "dead", *words, "--json").splitlines()
+        return {json.loads(line)["url"].rpartition("/")[2] for line in lines}
+
+    assert shown() == {"b", "d", "e"}
+    assert shown("--reason", "http") == {"d"}
+    assert shown("--reason", "http", "--reason", "callback") == {"b", "d"}
+    assert shown("--match", "*/[de]") == {"d", "e"}
+    assert shown("--match", "*/[de]", "--limit", "1") == {"d"}
+    assert shown("list", url("e"), url("nowhere")) == {"e"}
+    assert "1 dropped" in frontier(store, "dead", "drop", "--reason", "download")
+    assert "1 queued again" in frontier(store, "dead", "replay", "--match", "*d")
+    assert shown() == {"b"}
+    assert json.loads(frontier(store, "status", "--json"))["dead"] == 1
+    assert "--limit 0 is too small" in frontier(store, "dead", "--limit", "0", code=8)
+
+
 def test_drop_asks_for_force_while_workers_are_alive(store: str, session: Session) -> None:
     assert "node-1" in frontier(store, "drop", code=1)
     assert "dropped (2 waiting, 1 dead letters)" in frontier(store, "drop", "--force")

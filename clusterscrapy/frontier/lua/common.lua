@@ -3,7 +3,7 @@
 -- KEYS[1] is always {crawl}:state; every other key is built from it and shares its hash tag:
 --   state          HASH    run, scheme, scheme_words, filter, order, error_rate, start ('' | 'done' |
 --                          'failed' | epoch), start_position, paused, dropped, forgotten, counters (waiting,
---                          leased, done, seen, late), started_at, over_at, finished_at, keep, alive_at, reap_at, reaped_at;
+--                          leased, done, dead, seen, late), started_at, over_at, finished_at, keep, alive_at, reap_at, reaped_at;
 --                          times in ms by the server's clock
 --   priorities     ZSET    priorities that may have a queue; member = priority, score = priority
 --   queue:<prio>   LIST    entries of one priority; pushed right, taken left (right when order = lifo)
@@ -16,7 +16,9 @@
 --   seen           SET     keys, when filter = exact
 --   layers         HASH    number -> msgpack {bits, hashes, capacity, count}, when filter = bloom
 --   bloom:<number> STRING  the bits of that layer
---   dead           HASH    key .. run (4 bytes) -> msgpack {reason, detail, died_at, deaths, run, worker, entry}
+--   dead           HASH    key .. run (4 bytes) -> msgpack {reason, detail, died_at, deaths, run, worker, entry,
+--                          first_at, first_reason, failures}
+--   failed_before  HASH    the fields of replayed letters -> msgpack {first_at, first_reason, failures}
 --   dead_order     ZSET    the fields of dead by time
 --
 -- An entry is: version (1 byte, 1), deaths (1 byte), priority (8 bytes, signed, big-endian), key (16 bytes), payload.
@@ -101,10 +103,18 @@ end
 local function bury(entry, reason, detail, worker, now)
   local run = number('run')
   local field = key_in(entry) .. struct.pack('>I4', run)
+  local first_at, first_reason, failures = now, reason, 1
+  local before, letter = redis.call('HGET', at('failed_before'), field), redis.call('HGET', at('dead'), field)
+  if before or letter then
+    local history = before and cmsgpack.unpack(before) or {unpack(cmsgpack.unpack(letter), 8)}
+    first_at, first_reason, failures = history[1], history[2], history[3] + 1
+    redis.call('HDEL', at('failed_before'), field)
+  end
   redis.call('HSET', at('dead'), field, cmsgpack.pack({
-    reason, detail, now, string.byte(entry, 2), run, worker, entry,
+    reason, detail, now, string.byte(entry, 2), run, worker, entry, first_at, first_reason, failures,
   }))
   redis.call('ZADD', at('dead_order'), now, field)
+  if not letter then count('dead', 1) end
 end
 
 local function name_of(epoch)
@@ -175,12 +185,14 @@ local function empty()
   redis.call('UNLINK', KEYS[1], at('priorities'), at('workers'), at('hungry'), at('infos'))
 end
 
-local function dead_of_run()
-  local n, run = 0, number('run')
-  for _, field in ipairs(redis.call('HKEYS', at('dead'))) do
-    if struct.unpack('>I4', field, 17) == run then n = n + 1 end
-  end
-  return n
+-- Takes a dead letter away; returns it.
+local function exhume(field)
+  local letter = redis.call('HGET', at('dead'), field)
+  if not letter then return nil end
+  redis.call('HDEL', at('dead'), field)
+  redis.call('ZREM', at('dead_order'), field)
+  if struct.unpack('>I4', field, 17) == number('run') then count('dead', -1) end
+  return cmsgpack.unpack(letter)
 end
 
 -- Is the key in this layer of the Bloom filter (and put it there)? Positions are h1 + i*h2 + i^3 modulo the

@@ -9,7 +9,7 @@ end
 if #alive > 0 and ARGV[2] == '0' then return alive end
 local run = number('run')
 empty()
-redis.call('UNLINK', at('dead'), at('dead_order'))
+redis.call('UNLINK', at('dead'), at('dead_order'), at('failed_before'))
 set('run', run + 1, 'dropped', 1)
 -- Long enough for every worker to notice, a frozen one too.
 redis.call('EXPIRE', KEYS[1], 86400)

@@ -9,7 +9,7 @@ local lease_ms, max_deaths = tonumber(ARGV[6]), tonumber(ARGV[7])
 
 local function answer(status, ago)
   return {
-    status, number('run'), number('waiting'), number('leased'), number('done'), dead_of_run(),
+    status, number('run'), number('waiting'), number('leased'), number('done'), number('dead'),
     redis.call('ZCARD', at('workers')), ago or 0, state('filter'), state('order'), state('scheme_words'),
   }
 end

@@ -1,0 +1,87 @@
+"""``scrapy frontier dead``: list, show, replay and drop dead letters."""
+
+from __future__ import annotations
+
+import json
+from fnmatch import fnmatchcase
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from clusterscrapy.commands.show import dead_line, dead_record, dead_text
+from clusterscrapy.exceptions import ConfigError
+from clusterscrapy.frontier.codec import url_of
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from clusterscrapy.frontier import DeadLetter, Frontier
+
+REASONS = {
+    "callback": "the callback raised",
+    "errback": "the errback raised",
+    "pipeline": "an item pipeline raised",
+    "download": "it could not be downloaded, also after retries",
+    "http": "the server answered with an error, also after retries",
+    "undecodable": "its queue entry could not be made a request again",
+    "unserializable": "it could not be stored; not a whole request, so it cannot be replayed",
+    "seed": "a seed that is no request; it cannot be replayed",
+    "poison": "CLUSTER_MAX_DELIVERIES workers died while it was inside them",
+}
+
+
+def add_dead_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``dead``."""
+    parser.description = (
+        "What was given up for good, and why: list (the default), show (all that is known), replay (queue "
+        "again) or drop. Without URLs and filters it acts on all. Reasons: "
+        + "; ".join(f"{name}: {words}" for name, words in REASONS.items())
+        + "."
+    )
+    parser.add_argument(
+        "what", nargs="?", choices=("list", "show", "replay", "drop"), default="list"
+    )
+    parser.add_argument("urls", nargs="*", metavar="URL", help="only these URLs (default: all)")
+    parser.add_argument(
+        "--reason",
+        action="append",
+        default=[],
+        choices=REASONS,
+        help="only this reason (may be repeated)",
+    )
+    parser.add_argument("--match", metavar="GLOB", help="only URLs like this, such as '*/search/*'")
+    parser.add_argument("--limit", type=int, metavar="N", help="at most the oldest N")
+    parser.add_argument("--json", action="store_true", help="print JSON, a letter a line")
+
+
+def act_on_dead_letters(frontier: Frontier, opts: argparse.Namespace) -> None:
+    """Do what was asked, and print what was done."""
+    if opts.limit is not None and opts.limit < 1:
+        raise ConfigError(f"--limit {opts.limit} is too small; leave it out for all")
+    letters = list(islice(_chosen(frontier, opts), opts.limit))
+    if opts.what == "replay":
+        count = frontier.replay([letter.key for letter in letters])
+        left = len(letters) - count
+        also = f"; {left} cannot be replayed, they never were whole requests" if left > 0 else ""
+        print(f"{frontier.name}: {count} queued again{also}")
+    elif opts.what == "drop":
+        print(f"{frontier.name}: {frontier.discard([letter.key for letter in letters])} dropped")
+    else:
+        for letter in letters:
+            if opts.json:
+                print(json.dumps(dead_record(frontier.name, letter), ensure_ascii=False))
+            else:
+                print(dead_text(letter) if opts.what == "show" else dead_line(letter))
+        if not opts.json:
+            print(f"{frontier.name}: {len(letters)} dead letters")
+
+
+def _chosen(frontier: Frontier, opts: argparse.Namespace) -> Iterator[DeadLetter]:
+    for letter in frontier.dead_letters():
+        url = url_of(letter.payload)
+        if (
+            (not opts.urls or url in opts.urls)
+            and (not opts.reason or letter.reason in opts.reason)
+            and (not opts.match or fnmatchcase(url, opts.match))
+        ):
+            yield letter
