@@ -22,7 +22,7 @@ from clusterscrapy.commands.show import (
     top_screen,
 )
 from clusterscrapy.config import Config, unknown_in_environment
-from clusterscrapy.exceptions import ClusterScrapyError, ConfigError
+from clusterscrapy.exceptions import ClusterScrapyError, ConfigError, FrontierError
 from clusterscrapy.frontier import Frontier, key_of
 from clusterscrapy.terms import store_of
 
@@ -34,6 +34,7 @@ _ACTIONS = {
     "status": "how many requests wait, are leased, done and dead, and who works",
     "top": "the same, live, with rates; Ctrl-C ends it",
     "why": "where a URL stands: never seen, waiting, leased, done or dead",
+    "forget": "make a page that is done unknown, so that it is fetched when it is found again",
     "seed": "queue requests from the command line, files, standard input or sitemaps",
     "pause": "hand out no more requests; what is being fetched is finished",
     "resume": "go on after a pause",
@@ -84,11 +85,12 @@ class Command(ScrapyCommand):
             )
             for name, text in _ACTIONS.items()
         }
-        subparsers["why"].add_argument("url", metavar="URL")
+        for name in ("why", "forget"):
+            subparsers[name].add_argument("url", metavar="URL")
         add_seed_options(subparsers["seed"])
         add_dead_options(subparsers["dead"])
         for name, sub in subparsers.items():
-            if name in ("why", "dead"):
+            if name in ("why", "forget", "dead"):
                 sub.add_argument("--crawl", dest="crawl", metavar="CRAWL")
             elif name != "seed":
                 sub.add_argument("crawl", nargs="?", metavar="CRAWL")
@@ -190,14 +192,8 @@ class Command(ScrapyCommand):
         found = self._matching(opts.crawl)
         if not found:
             raise ConfigError(f"there is no crawl in {self.config.frontier_url}")
-        try:
-            request = Request(opts.url)
-        except ValueError as exc:
-            raise ConfigError(
-                f"{opts.url!r} is no URL ({exc}); give it whole, with http://"
-            ) from exc
-        key = key_of(self._fingerprinter().fingerprint(request))
-        standings = {frontier.name: frontier.why(key, request.url) for frontier in found}
+        key, url = self._key(opts.url)
+        standings = {frontier.name: frontier.why(key, url) for frontier in found}
         if opts.json:
             records = [
                 {"crawl": n, "state": s.state, "detail": s.detail} for n, s in standings.items()
@@ -206,6 +202,23 @@ class Command(ScrapyCommand):
             return
         for name, standing in standings.items():
             print(f"{name}: {standing.state} ({standing.detail})")
+
+    def _forget(self, opts: argparse.Namespace) -> None:
+        frontier = self._one(opts.crawl)
+        key, url = self._key(opts.url)
+        standing = frontier.why(key, url)
+        if standing.state == "dead":
+            raise FrontierError(f"{url} is a dead letter; 'scrapy frontier dead replay' queues it")
+        if standing.state != "done" or not frontier.forget(key):
+            raise FrontierError(f"{url} is {standing.state}: there is nothing to forget")
+        print(f"{frontier.name}: forgotten; it is fetched when it is found, or seeded, again")
+
+    def _key(self, url: str) -> tuple[bytes, str]:
+        try:
+            request = Request(url)
+        except ValueError as exc:
+            raise ConfigError(f"{url!r} is no URL ({exc}); give it whole, with http://") from exc
+        return key_of(self._fingerprinter().fingerprint(request)), request.url
 
     def _fingerprinter(self) -> RequestFingerprinterProtocol:
         assert self.settings is not None

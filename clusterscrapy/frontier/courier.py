@@ -330,6 +330,8 @@ class Courier:
         if self._away_since:
             away, self._away_since = self.away_s, 0.0
             self.listener.reachable(away)
+        if reply.generation != self.reply.generation:
+            self._known.clear()  # somebody had a URL forgotten
         for op in ops:
             if type(op) is Push and op.filtered:
                 self._on_its_way.discard(op.key)
@@ -463,6 +465,9 @@ class _Memory:
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._keys
+
+    def clear(self) -> None:
+        self._keys.clear()
 
     def add(self, key: bytes) -> None:
         self._keys[key] = None

@@ -160,6 +160,8 @@ class Reply:
     paused: bool = False
     hungry: bool = False
     """Another worker asked for work lately and got none."""
+    generation: int = 0
+    """Changes when a key was forgotten: what a worker remembers of known keys is void then."""
 
     @property
     def over(self) -> bool:
@@ -361,6 +363,14 @@ class Frontier(Protocol):
 
     def discard(self, keys: Sequence[bytes] | None = None) -> int:
         """Forget dead letters (all when ``keys`` is None) without fetching them; returns how many."""
+        ...
+
+    def forget(self, key: bytes) -> bool:
+        """Make a known key unknown, so that it is queued when it is found again. True when it was known.
+
+        Only for a page that is done (see :meth:`why`): one that waits or is leased would be queued a
+        second time under the same key.
+        """
         ...
 
     def close(self) -> None:

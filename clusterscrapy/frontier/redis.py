@@ -396,6 +396,10 @@ class RedisFrontier:
         pieces = [fields[i : i + _SCAN_CHUNK] for i in range(0, len(fields), _SCAN_CHUNK)]
         return sum(int(self.call(script, b"".join(piece))) for piece in pieces)
 
+    def forget(self, key: bytes) -> bool:
+        """See :meth:`clusterscrapy.frontier.protocol.Frontier.forget`."""
+        return bool(self.call("forget", key))
+
     def close(self) -> None:
         """Close the connections of the store."""
         self.store.client.close()
@@ -523,7 +527,7 @@ def _wire(op: Op) -> tuple[Any, ...]:
 
 
 def _reply(answer: list[Any]) -> Reply:
-    _, queued, entries, late, waiting, leased, workers, start, paused, hungry = answer
+    _, queued, entries, late, waiting, leased, workers, start, paused, hungry, generation = answer
     taken = []
     for entry in entries:
         _, deaths, _, key = _HEAD.unpack_from(entry)
@@ -538,4 +542,5 @@ def _reply(answer: list[Any]) -> Reply:
         start=start.decode(),
         paused=bool(paused),
         hungry=bool(hungry),
+        generation=generation,
     )

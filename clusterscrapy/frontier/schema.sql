@@ -1,6 +1,6 @@
 -- One crawl in one SQLite file (WAL). Every change is one IMMEDIATE transaction.
 -- state   small facts and counters by name: run, scheme, filter, order, start, start_position, paused,
---         waiting, leased, done, dead, seen, late, started_at, over_at, finished_at, keep, forgotten
+--         waiting, leased, done, dead, seen, late, started_at, over_at, finished_at, keep, forgotten, generation
 -- queue   what waits; taken by priority (high first), then seq (low first, high first when order = lifo).
 --         A returned lease goes back under its old seq, so to its old place.
 -- lease   what workers hold. entered = 1 once the request left the buffer for the engine.

@@ -352,6 +352,18 @@ class SqliteFrontier:
                 _exhume(db, key, run)
             return len(chosen)
 
+    def forget(self, key: bytes) -> bool:
+        """See :meth:`clusterscrapy.frontier.protocol.Frontier.forget`."""
+        if not self._exists():
+            return False
+        with self._transaction() as db:
+            known = db.execute("DELETE FROM seen WHERE key = ?", (key,)).rowcount == 1
+            if known:
+                state = _State(db)
+                state.add("seen", -1)
+                state.add("generation", 1)
+            return known
+
     def _chosen(self, db: sqlite3.Connection, keys: Sequence[bytes] | None) -> list[Any]:
         rows = db.execute(
             "SELECT key, run, priority, payload, first_at, first_reason, failures FROM dead "
@@ -616,6 +628,7 @@ class _Step:
             start=self.state.start_words(self.epoch),
             paused=paused,
             hungry=hungry,
+            generation=self.state.get("generation", 0),
         )
         if reply.over:
             # If all die before one of them marks the end, the next to join knows when it was.

@@ -271,3 +271,11 @@ class Crawl:
         for place in chosen:
             del self.dead[place], self.failures[place]
         return len(chosen)
+
+    def forget(self, key: bytes) -> bool:
+        """A page that is done becomes unknown."""
+        known = key in self.memory
+        if known:
+            self.memory.discard(key)
+            self.seen -= 1
+        return known

@@ -415,6 +415,12 @@ class Lives(RuleBasedStateMachine):
         chosen = keys[which : which + 2]
         assert self.frontier.discard(chosen) == self.crawl.discard(chosen)
 
+    @rule(number=_COUNT)
+    def forget(self, number: int) -> None:
+        key = key_of(b"page %d" % number)
+        if key not in self.crawl.pages and (key, self.crawl.run) not in self.crawl.dead:
+            assert self.frontier.forget(key) == self.crawl.forget(key)
+
     @rule()
     def look_at_dead_letters(self) -> None:
         letters = list(self.frontier.dead_letters())

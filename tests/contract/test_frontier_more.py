@@ -252,3 +252,25 @@ def test_a_worker_with_nothing_to_say_stays_alive(store_url: str, join: Join) ->
         await courier.close(finished=False, timeout_s=5)
 
     run(test)
+
+
+def test_a_worker_does_not_remember_what_somebody_had_forgotten(
+    store_url: str, frontier: Frontier
+) -> None:
+    async def test() -> None:
+        courier = await opened(store_url, heartbeat_s=0.1)
+        courier.push(push("a"))
+        await until(lambda: courier.buffer)
+        delivery = courier.next()
+        assert delivery is not None
+        courier.tell(Ack(delivery.key))
+        await until(lambda: courier.idle)
+        assert courier.knows(delivery.key)
+        assert frontier.forget(delivery.key)
+        courier.hurry()
+        await until(lambda: not courier.knows(delivery.key))
+        courier.push(push("a"))
+        await until(lambda: courier.buffer)
+        await courier.close(finished=False, timeout_s=2)
+
+    run(test)

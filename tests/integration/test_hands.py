@@ -180,6 +180,16 @@ def test_dead_letters_are_chosen_by_reason_and_url(store: str, session: Session)
     assert "--limit 0 is too small" in frontier(store, "dead", "--limit", "0", code=8)
 
 
+def test_a_page_that_is_done_can_be_forgotten(store: str, session: Session) -> None:
+    assert "forgotten" in frontier(store, "forget", url("a"))
+    assert "never seen" in frontier(store, "why", url("a"))
+    for name, state in (("a", "never seen"), ("c", "leased"), ("d", "waiting")):
+        assert f"is {state}: there is nothing to forget" in frontier(
+            store, "forget", url(name), code=1
+        )
+    assert "dead replay" in frontier(store, "forget", url("b"), code=1)
+
+
 def test_drop_asks_for_force_while_workers_are_alive(store: str, session: Session) -> None:
     assert "node-1" in frontier(store, "drop", code=1)
     assert "dropped (2 waiting, 1 dead letters)" in frontier(store, "drop", "--force")

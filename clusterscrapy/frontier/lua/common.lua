@@ -3,7 +3,7 @@
 -- KEYS[1] is always {crawl}:state; every other key is built from it and shares its hash tag:
 --   state          HASH    run, scheme, scheme_words, filter, order, error_rate, start ('' | 'done' |
 --                          'failed' | epoch), start_position, paused, dropped, forgotten, counters (waiting,
---                          leased, done, dead, seen, late), started_at, over_at, finished_at, keep, alive_at, reap_at, reaped_at;
+--                          leased, done, dead, seen, late), generation (of the memory of seen keys, started_at, over_at, finished_at, keep, alive_at, reap_at, reaped_at;
 --                          times in ms by the server's clock
 --   priorities     ZSET    priorities that may have a queue; member = priority, score = priority
 --   queue:<prio>   LIST    entries of one priority; pushed right, taken left (right when order = lifo)
@@ -15,6 +15,7 @@
 --   reply:<epoch>  STRING  msgpack {seq, queued, keys taken, late} of the last sync: a retry gets the same answer
 --   seen           SET     keys, when filter = exact
 --   layers         HASH    number -> msgpack {bits, hashes, capacity, count}, when filter = bloom
+--   exceptions     SET     keys in the Bloom filter that count as unknown, until they are queued again
 --   bloom:<number> STRING  the bits of that layer
 --   dead           HASH    key .. run (4 bytes) -> msgpack {reason, detail, died_at, deaths, run, worker, entry,
 --                          first_at, first_reason, failures}
@@ -171,7 +172,7 @@ end
 
 local function forget_seen()
   for _, n in ipairs(redis.call('HKEYS', at('layers'))) do redis.call('UNLINK', at('bloom:' .. n)) end
-  redis.call('UNLINK', at('seen'), at('layers'))
+  redis.call('UNLINK', at('seen'), at('layers'), at('exceptions'))
 end
 
 local function empty()
@@ -216,3 +217,8 @@ local function in_layer(n, layer, key, add)
   return true
 end
 
+local function stored_layers()
+  local layers, flat = {}, redis.call('HGETALL', at('layers'))
+  for i = 1, #flat, 2 do layers[tonumber(flat[i])] = cmsgpack.unpack(flat[i + 1]) end
+  return layers
+end

@@ -5,7 +5,7 @@
 -- Operations: {1, key, payload, priority, filtered, start} push · {2, key} ack · {3, key, reason, detail} fail
 --   · {4, key} release · {5, key, payload, reason, detail} bury · {6, failed} start done
 -- Returns {'gone'} (another run) | {'lost'} (epoch unknown) | {'ok', queued ('1'/'0' for each push), entries taken,
---   late, waiting, leased, workers, start, paused, hungry, missing}. O(operations + leases taken).
+--   late, waiting, leased, workers, start, paused, hungry, generation}. O(operations + leases taken).
 local epoch = ARGV[1]
 local now = now_ms()
 if number('run') ~= tonumber(ARGV[2]) then return {'gone', redis.call('EXISTS', KEYS[1])} end
@@ -38,14 +38,16 @@ local function add_layer(n)
 end
 
 local function load_layers()
-  layers = {}
-  local flat = redis.call('HGETALL', at('layers'))
-  for i = 1, #flat, 2 do layers[tonumber(flat[i])] = cmsgpack.unpack(flat[i + 1]) end
+  layers = stored_layers()
   if #layers == 0 then add_layer(0) end
 end
 
+local exceptions
+
 local function bloom_adds(key)
   if not layers then load_layers() end
+  if exceptions == nil then exceptions = redis.call('EXISTS', at('exceptions')) == 1 end
+  if exceptions and redis.call('SREM', at('exceptions'), key) == 1 then return true end
   local last = #layers
   for n = 1, last - 1 do
     if in_layer(n, layers[n], key, false) then return false end
@@ -204,5 +206,5 @@ elseif start ~= '' and start ~= 'done' and start ~= 'failed' then
 end
 return {
   'ok', table.concat(queued), taken, delta.late, number('waiting'), number('leased'),
-  redis.call('ZCARD', at('workers')), start, number('paused'), hungry and 1 or 0,
+  redis.call('ZCARD', at('workers')), start, number('paused'), hungry and 1 or 0, number('generation'),
 }
