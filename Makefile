@@ -18,7 +18,7 @@ CHECKED := tests/unit tests/contract/test_docs.py tests/contract/test_layout.py
 export PYTHONPATH := .:operator
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install demo check unit test chaos faults bench docs lock dist clean
+.PHONY: help install demo site check unit test chaos faults bench docs lock dist clean
 
 help: ## list what make can do
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,7 @@ help: ## list what make can do
 install: $(STAMP) ## make .venv with the pinned development requirements and this package
 
 $(STAMP): pyproject.toml requirements-dev.txt
+	@echo "installing into $(VENV), which takes a minute"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --requirement requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
@@ -33,6 +34,10 @@ $(STAMP): pyproject.toml requirements-dev.txt
 
 demo: install ## crawl a local web site, kill workers, and show that no page is lost
 	$(BIN)/python -m tests.site.demo
+
+site: install ## serve the demo's shop at http://127.0.0.1:8765/ until Ctrl-C
+	@echo "in another terminal: $(BIN)/scrapy crawl shop -a url=http://127.0.0.1:8765/ -O products.jl"
+	@$(BIN)/python -m tests.site.server --site shop --port 8765
 
 check: install ## lint, types, import rules, generated docs, unit tests: under a minute
 	$(BIN)/ruff check .

@@ -104,6 +104,12 @@ class Lifecycle:
             outcome.record(self.crawler, "shutdown", work_left=True)
             return
         scheduler.stop_taking()
+        logger.info(
+            "Finishing %d requests, for at most %.0f s (CLUSTER_STOP_SECONDS); a second signal hands "
+            "them back at once",
+            scheduler.held,
+            self.stop_s,
+        )
         self._set_deadline()
 
     def _set_deadline(self) -> None:

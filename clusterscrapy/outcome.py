@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -26,6 +26,7 @@ _BY_REASON = {
 }
 _codes: WeakKeyDictionary[Crawler, int] = WeakKeyDictionary()
 _last_words: WeakKeyDictionary[Crawler, str] = WeakKeyDictionary()
+_told: WeakSet[Crawler] = WeakSet()
 
 
 def record(crawler: Crawler, reason: str, *, work_left: bool) -> None:
@@ -46,6 +47,16 @@ def record(crawler: Crawler, reason: str, *, work_left: bool) -> None:
 def say(crawler: Crawler, sentence: str) -> None:
     """Keep a sentence for the end, where a person sees it after all the log lines."""
     _last_words[crawler] = sentence
+
+
+def promise_to_tell(crawler: Crawler) -> None:
+    """The caller will print :func:`last_words` when the crawler has ended."""
+    _told.add(crawler)
+
+
+def is_told(crawler: Crawler) -> bool:
+    """True when somebody prints this crawler's last words."""
+    return crawler in _told
 
 
 def last_words(crawler: Crawler) -> str:

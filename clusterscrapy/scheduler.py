@@ -45,6 +45,7 @@ from clusterscrapy.frontier import (
     Release,
     Reply,
     StartDone,
+    Status,
     StoreEmptied,
     Terms,
     key_of,
@@ -144,6 +145,7 @@ class Scheduler(BaseScheduler, Listener):
         self.idle_s = 0.0
         """For how long the whole crawl may be over before this worker closes."""
         self._over_since: float | None = None
+        self._paused = False
         self.opening: Opening | None = None
         self.courier: Courier | None = None
         self.close_reason: str | None = None
@@ -202,9 +204,8 @@ class Scheduler(BaseScheduler, Listener):
                 else f"a new run begins {self.terms.hold_s:.0f} s after the end "
                 "(CLUSTER_FINISHED_HOLD_SECONDS), or at once with -s CLUSTER_RESUME=0"
             )
-            ago = f"crawl {name} finished {opening.finished_ago_s:.0f} s ago"
-            logger.info("%s: nothing to do; %s", ago, again)
-            outcome.say(self.crawler, f"{ago}: nothing to do; {again}")
+            ago = f"Crawl {name} finished {opening.finished_ago_s:.0f} s ago"
+            self._last_words(f"{ago}: nothing to do; {again}")
             self.close_reason = "finished"
             self.courier = None
         elif opening.fresh:
@@ -222,12 +223,13 @@ class Scheduler(BaseScheduler, Listener):
         else:
             logger.info(
                 "Resuming crawl %s: %d waiting%s, %d done, %d dead; start afresh with "
-                "-s CLUSTER_RESUME=0 or 'scrapy frontier drop'",
+                "-s CLUSTER_RESUME=0 or 'scrapy frontier drop %s'",
                 name,
                 opening.waiting,
                 f", {opening.leased} leased by a worker that is gone" if opening.leased else "",
                 opening.done,
                 opening.dead,
+                name,
             )
 
     def close(self, reason: str) -> Deferred[None]:
@@ -241,15 +243,33 @@ class Scheduler(BaseScheduler, Listener):
             return
         self.collect()
         self.release_held()
+        paused = courier.reply.paused
         clean = await courier.close(finished=reason == "finished", timeout_s=self.close_s)
         last = courier.reply
         # What was taken for dead and found the crawl finished left nothing behind.
         work_left = reason != "finished" and not (clean and last.over)
         outcome.record(self.crawler, reason, work_left=work_left)
-        if work_left and reason != "configuration_refused":
-            sentence = f"left crawl {self.frontier.name} unfinished ({reason}); the same command resumes it"
+        if work_left and reason not in ("configuration_refused", "store_emptied"):
+            name = self.frontier.name
+            then = f"; 'scrapy frontier resume {name}' first, it is paused" if paused else ""
+            self._last_words(
+                f"Left crawl {name} unfinished ({reason}); the same command resumes it{then}"
+            )
+        elif courier.final is not None:
+            self._sum_up(courier.final)
+
+    def _sum_up(self, status: Status) -> None:
+        sentence = f"Finished crawl {status.crawl}: {status.done} done, {status.dead} dead"
+        if status.dead:
+            sentence += f"; 'scrapy frontier dead --crawl {status.crawl}' tells why"
+        self._last_words(sentence)
+
+    def _last_words(self, sentence: str) -> None:
+        """Say it at the very end, or in the log where nobody else does."""
+        outcome.say(self.crawler, sentence)
+        settings = self.crawler.settings
+        if settings["LOG_FILE"] or not outcome.is_told(self.crawler):
             logger.info("%s", sentence)
-            outcome.say(self.crawler, sentence)
 
     def abandon(self) -> bool:
         """Leave from any thread, for a worker whose loop no longer turns. True when it had joined."""
@@ -257,6 +277,11 @@ class Scheduler(BaseScheduler, Listener):
             return False
         self.courier.abandon()
         return True
+
+    @property
+    def held(self) -> int:
+        """How many leased requests are in the engine."""
+        return len(self._held)
 
     def stop_taking(self) -> None:
         """No new work from now on; what waits in the buffer goes back."""
@@ -329,7 +354,9 @@ class Scheduler(BaseScheduler, Listener):
         assert self.courier is not None
         payload = self.codec.note(request)
         key = key_of(payload)
-        self.courier.tell(Bury(key, payload, "unserializable", str(exc)[:_DETAIL_MAX]))
+        where, _, why = str(exc).partition(": ")
+        detail = why if exc.url.startswith(where.rstrip("…")) else str(exc)
+        self.courier.tell(Bury(key, payload, "unserializable", detail[:_DETAIL_MAX]))
 
     # --- requests out ----------------------------------------------------------------------------
 
@@ -443,11 +470,21 @@ class Scheduler(BaseScheduler, Listener):
             self.stats.inc_value("clusterscrapy/late_acks", reply.late)
         if not reply.over:
             self._over_since = None
+        if reply.paused != self._paused:
+            self._paused = reply.paused
+            self._say_paused()
         assert self.courier is not None
         if self._runs_start and reply.start in ("done", "failed"):
             self._runs_start = self.courier.claim_start = False
         if reply.taken or self.courier.over:
             self._wake()
+
+    def _say_paused(self) -> None:
+        name = self.frontier.name
+        if self._paused:
+            logger.warning("Crawl %s is paused; 'scrapy frontier resume %s' goes on", name, name)
+        else:
+            logger.info("Crawl %s goes on after a pause", name)
 
     def lost(self) -> None:
         """This worker was taken for dead: what it still fetches belongs to others now."""

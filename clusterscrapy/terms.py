@@ -53,7 +53,7 @@ def terms_of(config: Config, scheme: Scheme) -> Terms:
     worker = config.worker_name or f"{socket.gethostname()}-{os.getpid()}"
     return Terms(
         worker=worker,
-        info={"store": config.frontier_url.partition("://")[0]},
+        info={"store": store_of(config).place},
         resume=config.resume,
         explicit=bool(config.crawl_id),
         hold_s=config.finished_hold_seconds,

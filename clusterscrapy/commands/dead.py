@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from clusterscrapy.commands.show import dead_line, dead_record, dead_text
-from clusterscrapy.exceptions import ConfigError
+from clusterscrapy.exceptions import ConfigError, FrontierError
 from clusterscrapy.frontier.codec import url_of
 
 if TYPE_CHECKING:
@@ -59,11 +59,16 @@ def act_on_dead_letters(frontier: Frontier, opts: argparse.Namespace) -> None:
     if opts.limit is not None and opts.limit < 1:
         raise ConfigError(f"--limit {opts.limit} is too small; leave it out for all")
     letters = list(islice(_chosen(frontier, opts), opts.limit))
+    if opts.urls and not letters and opts.what in ("replay", "drop"):
+        raise FrontierError(
+            f"{frontier.name} has no such dead letter; 'scrapy frontier dead' lists them"
+        )
     if opts.what == "replay":
         count = frontier.replay([letter.key for letter in letters])
         left = len(letters) - count
         also = f"; {left} cannot be replayed, they never were whole requests" if left > 0 else ""
-        print(f"{frontier.name}: {count} queued again{also}")
+        start = "" if frontier.status().workers or not count else "; 'scrapy crawl' fetches them"
+        print(f"{frontier.name}: {count} queued again{also}{start}")
     elif opts.what == "drop":
         print(f"{frontier.name}: {frontier.discard([letter.key for letter in letters])} dropped")
     else:
@@ -73,7 +78,7 @@ def act_on_dead_letters(frontier: Frontier, opts: argparse.Namespace) -> None:
             else:
                 print(dead_text(letter) if opts.what == "show" else dead_line(letter))
         if not opts.json:
-            print(f"{frontier.name}: {len(letters)} dead letters")
+            print(f"{frontier.name}: {len(letters)} dead letter{'' if len(letters) == 1 else 's'}")
 
 
 def _chosen(frontier: Frontier, opts: argparse.Namespace) -> Iterator[DeadLetter]:

@@ -12,8 +12,9 @@ from scrapy import Request, Spider
 from scrapy.commands import ScrapyCommand
 from scrapy.crawler import Crawler
 from scrapy.exceptions import UsageError
+from scrapy.utils.project import inside_project
 
-from clusterscrapy.addon import check_scrapy
+from clusterscrapy.addon import check_scrapy, is_on
 from clusterscrapy.commands.dead import act_on_dead_letters, add_dead_options
 from clusterscrapy.commands.seed import add_seed_options, fingerprinter_of, sow
 from clusterscrapy.commands.show import (
@@ -22,7 +23,12 @@ from clusterscrapy.commands.show import (
     top_screen,
 )
 from clusterscrapy.config import Config, unknown_in_environment
-from clusterscrapy.exceptions import ClusterScrapyError, ConfigError, FrontierError
+from clusterscrapy.exceptions import (
+    ClusterScrapyError,
+    ConfigError,
+    FrontierError,
+    FrontierUnavailable,
+)
 from clusterscrapy.frontier import Frontier, key_of
 from clusterscrapy.terms import store_of
 
@@ -30,10 +36,12 @@ if TYPE_CHECKING:
     from scrapy.utils.request import RequestFingerprinterProtocol
 
 _TOP_EVERY_S = 1.0
+_START = "'scrapy crawl' with the same spider and arguments starts a worker"
+_CRAWL_HELP = "its full name, or its spider; needed when the store has several"
 _ACTIONS = {
     "status": "how many requests wait, are leased, done and dead, and who works",
-    "top": "the same, live, with rates; Ctrl-C ends it",
-    "why": "where a URL stands: never seen, waiting, leased, done or dead",
+    "top": "counts and workers of one crawl, live, with rates; Ctrl-C ends it",
+    "why": "where a URL stands: never seen, waiting, leased, done, dead, or forgotten after the end",
     "forget": "make a page that is done unknown, so that it is fetched when it is found again",
     "seed": "queue requests from the command line, files, standard input or sitemaps",
     "pause": "hand out no more requests; what is being fetched is finished",
@@ -86,21 +94,23 @@ class Command(ScrapyCommand):
             for name, text in _ACTIONS.items()
         }
         for name in ("why", "forget"):
-            subparsers[name].add_argument("url", metavar="URL")
+            subparsers[name].add_argument("url", metavar="URL", help="whole, with http://")
         add_seed_options(subparsers["seed"])
         add_dead_options(subparsers["dead"])
         for name, sub in subparsers.items():
             if name in ("why", "forget", "dead"):
-                sub.add_argument("--crawl", dest="crawl", metavar="CRAWL")
+                sub.add_argument("--crawl", dest="crawl", metavar="CRAWL", help=_CRAWL_HELP)
             elif name != "seed":
-                sub.add_argument("crawl", nargs="?", metavar="CRAWL")
+                sub.add_argument("crawl", nargs="?", metavar="CRAWL", help=_CRAWL_HELP)
         for name in ("status", "why"):
             subparsers[name].add_argument("--json", action="store_true", help="print JSON")
         subparsers["drop"].add_argument(
-            "--force", action="store_true", help="also while workers are alive; they close"
+            "--force",
+            action="store_true",
+            help="without asking, and also while workers are alive: they close",
         )
         subparsers["top"].add_argument(
-            "--seconds", type=float, default=float("inf"), metavar="N", help="stop after N seconds"
+            "--seconds", type=float, default=float("inf"), metavar="N", help="end after N seconds"
         )
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
@@ -118,13 +128,20 @@ class Command(ScrapyCommand):
         try:
             check_scrapy()
             assert self.settings is not None
+            if inside_project() and not is_on(self.settings):
+                sys.stderr.write(
+                    "clusterscrapy: the add-on is not in ADDONS of this project's settings, so 'scrapy "
+                    "crawl' does not use this frontier\n"
+                )
             self.config = Config.from_settings(self.settings)
             for warning in unknown_in_environment(os.environ):
                 sys.stderr.write(f"clusterscrapy: {warning}\n")
             self.store = store_of(self.config)
             getattr(self, f"_{opts.action}")(opts)
         except ClusterScrapyError as exc:
-            sys.stderr.write(f"clusterscrapy: {exc}\n")
+            away = isinstance(exc, FrontierUnavailable)
+            hint = "; start it, or correct CLUSTER_FRONTIER_URL" if away else ""
+            sys.stderr.write(f"clusterscrapy: {exc}{hint}\n")
             self.exitcode = exc.exit_code
 
     # --- which crawl -----------------------------------------------------------------------
@@ -143,15 +160,19 @@ class Command(ScrapyCommand):
         ]
         if wanted and not chosen:
             known = ", ".join(names) or "none"
-            raise ConfigError(f"no crawl {wanted!r} in {self.config.frontier_url}; it has: {known}")
+            raise ConfigError(f"no crawl {wanted!r} in {self.store.place}; it has: {known}")
         return [self.store.frontier(name) for name in chosen]
+
+    def _none(self) -> str:
+        here = "'scrapy crawl' begins one"
+        if not inside_project() and self.config.frontier_url == Config.frontier_url:
+            here = "this is no Scrapy project: change into one, or set CLUSTER_FRONTIER_URL"
+        return f"no crawl in {self.store.place}; {here}"
 
     def _one(self, wanted: str | None) -> Frontier:
         found = self._matching(wanted)
         if not found:
-            raise ConfigError(
-                f"there is no crawl in {self.config.frontier_url}; 'scrapy crawl' begins one"
-            )
+            raise ConfigError(self._none())
         if len(found) > 1:
             names = ", ".join(frontier.name for frontier in found)
             raise ConfigError(f"several crawls match: {names}; name one")
@@ -167,7 +188,7 @@ class Command(ScrapyCommand):
         elif found:
             print(status_table(found))
         else:
-            print(f"no crawl in {self.config.frontier_url}; 'scrapy crawl' begins one")
+            print(self._none())
 
     def _top(self, opts: argparse.Namespace) -> None:
         frontier = self._one(opts.crawl)
@@ -191,7 +212,7 @@ class Command(ScrapyCommand):
     def _why(self, opts: argparse.Namespace) -> None:
         found = self._matching(opts.crawl)
         if not found:
-            raise ConfigError(f"there is no crawl in {self.config.frontier_url}")
+            raise ConfigError(self._none())
         key, url = self._key(opts.url)
         standings = {frontier.name: frontier.why(key, url) for frontier in found}
         if opts.json:
@@ -235,12 +256,21 @@ class Command(ScrapyCommand):
 
     def _resume(self, opts: argparse.Namespace) -> None:
         frontier = self._one(opts.crawl)
+        status = frontier.status()
         frontier.pause(False)
-        print(f"{frontier.name}: resumed")
+        said = "resumed" if status.state == "paused" else f"was not paused, it is {status.state}"
+        start = "" if status.workers or status.state == "finished" else f"; {_START}"
+        print(f"{frontier.name}: {said}{start}")
 
     def _drop(self, opts: argparse.Namespace) -> None:
         frontier = self._one(opts.crawl)
         status = frontier.status()
+        if not opts.force and status.waiting + status.leased and sys.stdin.isatty():
+            left = status.waiting + status.leased
+            answer = input(f"Drop {frontier.name} with {left} requests not done? [y/N] ")
+            if answer.strip().lower() not in ("y", "yes"):
+                print(f"{frontier.name}: kept")
+                return
         frontier.drop(force=opts.force)
         print(f"{frontier.name}: dropped ({status.waiting} waiting, {status.dead} dead letters)")
 

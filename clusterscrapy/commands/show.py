@@ -39,6 +39,11 @@ def status_table(statuses: Sequence[Status]) -> str:
         rows.append((status.crawl, status.state, *counts, str(len(status.workers))))
     lines = _aligned(rows)
     for status in statuses:
+        gone = status.leased - sum(worker.leased for worker in status.workers)
+        if gone > 0:
+            lines.append(
+                f"  {status.crawl}: {gone} leased by workers that are gone; they return by themselves"
+            )
         lines.extend(
             f"  {status.crawl}: {worker.name} holds {worker.leased}" for worker in status.workers
         )
@@ -56,7 +61,7 @@ def top_screen(status: Status, before: Status | None, seconds: float) -> str:
     return "\n".join(
         [
             head,
-            f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] {share:4.0%} of what is known",
+            f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] {share:4.0%} done of all found so far",
             f"done {status.done} ({done:.1f}/s) · dead {status.dead}",
             f"waiting {status.waiting} ({queued:+.1f}/s new) · leased {status.leased}",
             *(f"  {worker.name} holds {worker.leased}" for worker in status.workers),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from scrapy.utils.project import inside_project
+
 from clusterscrapy.addon import check_scrapy, is_on
 from clusterscrapy.exceptions import ConfigError
 from clusterscrapy.identity import remember_arguments
-from clusterscrapy.outcome import DRAINED, exit_code, last_words
+from clusterscrapy.outcome import DRAINED, exit_code, last_words, promise_to_tell
 from clusterscrapy.scheduler import scheduler_of
 
 if TYPE_CHECKING:
@@ -27,17 +29,26 @@ class WorkerCommand:
     """
 
     exitcode: int
+    requires_project: bool
     settings: Settings | None
     _crawlers: list[Crawler]
 
     def _create_crawler(self, spidercls: Any) -> Crawler:
         crawler: Crawler = super()._create_crawler(spidercls)  # type: ignore[misc]
         remember_arguments(crawler, self._arguments)
+        promise_to_tell(crawler)
         self._crawlers.append(crawler)
         return crawler
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
         """Run the spider and take over its exit code."""
+        if self.requires_project and not inside_project():
+            sys.stderr.write(
+                "clusterscrapy: this command needs a Scrapy project, and there is no scrapy.cfg here or "
+                "above; change into one, or run a single file with 'scrapy runspider'\n"
+            )
+            self.exitcode = 2
+            return
         if self.settings is not None and is_on(self.settings):
             try:
                 # Old versions would wrap the add-on's own refusal into a traceback.

@@ -191,7 +191,7 @@ class RequestCodec:
                 self._method_names[inner] = name
                 return name
         raise CodecError(
-            f"{_shown(request.url)}: its {role} {function!r:.100} is no method of spider "
+            f"{_shown(request.url)}: its {role} {_named(function)} is no method of spider "
             f"{self.spider.name!r}, so no other process could call it; make it one",
             path=role,
             url=request.url,
@@ -534,6 +534,12 @@ def _walk(value: Any, path: str, above: tuple[int, ...] = ()) -> Iterator[tuple[
             for index, inner in enumerate(kind.__iter__(value)):
                 yield from _walk(inner, f"{path}[{index}]", above)
     yield path, value
+
+
+def _named(function: object) -> str:
+    """A function as a person finds it in the source: its repr is an address."""
+    name = getattr(function, "__qualname__", None)
+    return f"{getattr(function, '__module__', '?')}.{name}" if name else _shown(repr(function))
 
 
 def _shown(value: object) -> str:

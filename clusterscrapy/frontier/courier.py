@@ -35,6 +35,7 @@ from clusterscrapy.frontier.protocol import (
     Release,
     Reply,
     Session,
+    Status,
     Terms,
 )
 
@@ -96,6 +97,8 @@ class Courier:
         self.limits = limits
         self.listener = listener
         self.reply = Reply(waiting=1)
+        self.final: Status | None = None
+        """Where the crawl stood at its end, once this worker has left it finished."""
         self.claim_start = False
         self.taking = True
         self.inside: set[bytes] = set()
@@ -433,9 +436,10 @@ class Courier:
         assert self.session is not None
 
         def depart(session: Session) -> None:
-            if finished:
-                session.finish()
+            over = finished and session.finish()
             session.leave()
+            if over:
+                self.final = self.frontier.status()
             self.frontier.close()
 
         job = self._loop.run_in_executor(self._thread, depart, self.session)

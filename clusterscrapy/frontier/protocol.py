@@ -382,6 +382,8 @@ class Store(Protocol):
     """A place that holds crawls, named by a URL."""
 
     url: str
+    place: str
+    """Where that is, for people: a folder, or the URL without its password."""
 
     def names(self) -> list[str]:
         """The crawls it holds, sorted."""

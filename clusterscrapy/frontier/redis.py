@@ -114,6 +114,7 @@ class RedisStore:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self.place = shown(url)
         try:
             self.client = redis.Redis.from_url(
                 url,
@@ -336,7 +337,10 @@ class RedisFrontier:
             for name, value in cast("dict[bytes, bytes]", client.hgetall(self.state_key)).items()
         }
         if state.get("forgotten"):
-            return Standing("forgotten", "the crawl is finished and its memory was dropped")
+            return Standing(
+                "forgotten",
+                "the crawl is finished and its memory was dropped; CLUSTER_KEEP=1 keeps it",
+            )
         if state.get("filter") == "exact" and client.sismember(f"{self.base}seen", key):  # type: ignore[arg-type]
             return Standing("done", "fetched, its links and items stored")
         if state.get("filter") == "bloom" and self.call("seen", key):

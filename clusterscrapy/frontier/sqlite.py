@@ -61,6 +61,7 @@ class SqliteStore:
     def __init__(self, url: str, folder: Path) -> None:
         self.url = url
         self.folder = folder
+        self.place = str(folder)
 
     def names(self) -> list[str]:
         """The crawls in the folder, sorted."""
@@ -79,16 +80,17 @@ class MemoryStore:
 
     def __init__(self, url: str, place: str) -> None:
         self.url = url
-        self.place = place
+        self.space = place
+        self.place = url
 
     def names(self) -> list[str]:
-        """The crawls of this place, sorted."""
-        prefix = f"{self.place}/"
+        """The crawls of this URL in this process, sorted."""
+        prefix = f"{self.space}/"
         return sorted(n.removeprefix(prefix) for n in self._shared if n.startswith(prefix))
 
     def frontier(self, name: str) -> SqliteFrontier:
         """The crawl of that name, the same object for everyone in this process."""
-        place = f"{self.place}/{name}"
+        place = f"{self.space}/{name}"
         if place not in self._shared:
             self._shared[place] = SqliteFrontier(name, None, LocalLives())
         return self._shared[place]
@@ -266,7 +268,10 @@ class SqliteFrontier:
         if db.execute("SELECT 1 FROM seen WHERE key = ?", (key,)).fetchone():
             return Standing("done", "fetched, its links and items stored")
         if _State(db).get("forgotten", 0):
-            return Standing("forgotten", "the crawl is finished and its memory was dropped")
+            return Standing(
+                "forgotten",
+                "the crawl is finished and its memory was dropped; CLUSTER_KEEP=1 keeps it",
+            )
         return Standing("never seen", "no page of this crawl has yielded it through the filter")
 
     def pause(self, paused: bool = True) -> None:

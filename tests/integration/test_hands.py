@@ -138,7 +138,7 @@ def test_dead_letters_are_listed_and_replayed(store: str, session: Session) -> N
     assert "ValueError: odd" in lines[0]
     record = json.loads(frontier(store, "dead", "--json"))
     assert (record["url"], record["reason"], record["worker"]) == (url("b"), "callback", "node-1")
-    assert "0 queued again" in frontier(store, "dead", "replay", url("nowhere"))
+    assert "no such dead letter" in frontier(store, "dead", "replay", url("nowhere"), code=1)
     assert "1 queued again" in frontier(store, "dead", "replay", url("b"))
     assert "waiting" in frontier(store, "why", url("b"))
 
@@ -242,9 +242,38 @@ def test_a_paused_crawl_waits_and_goes_on(crawl_of: CrawlOf, store: str, tmp_pat
     time.sleep(1.5)
     assert len(crawl.site.hits()) == asked
     assert worker.running
-    frontier(store, "resume")
+    assert "is paused; 'scrapy frontier resume" in worker.text()
+    assert "resumed" in frontier(store, "resume")
     assert worker.wait() == 0
+    assert "goes on after a pause" in worker.text()
     assert len(crawl.site.hits()) == 440
+    assert worker.text().splitlines()[-1].endswith(": 440 done, 0 dead")
+
+
+def test_resuming_what_is_not_paused_says_so(store: str, session: Session) -> None:
+    session.leave()
+    said = frontier(store, "resume")
+    assert "was not paused, it is stopped" in said
+    assert "'scrapy crawl' with the same spider" in said
+
+
+def test_commands_outside_a_project_say_so(store: str, tmp_path: Path) -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("SCRAPY_")}
+    for words, code, sentence in (
+        (["crawl", "shop"], 2, "this command needs a Scrapy project"),
+        (["frontier", "status"], 0, "this is no Scrapy project"),
+    ):
+        result = subprocess.run(
+            [sys.executable, "-m", "scrapy", *words],
+            env={**environ, "PYTHONPATH": str(ROOT)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == code
+        assert sentence in result.stdout + result.stderr
+        assert "Traceback" not in result.stderr
 
 
 def test_a_dropped_crawl_ends_its_workers(crawl_of: CrawlOf, store: str) -> None:

@@ -185,7 +185,14 @@ def report(result: Tally, queue: QueueState | None, broken: str) -> str:
         ("lost", result.lost, "pages never answered, and products without an item"),
     ]
     if queue is not None:
-        rows.insert(3, ("dead letters", queue.dead, f"{broken} answers broken JSON, on purpose"))
+        rows.insert(
+            3,
+            (
+                "dead letters",
+                queue.dead,
+                f"product {broken} answers broken JSON, on purpose: no item",
+            ),
+        )
     if result.torn:
         rows.append(("torn lines", result.torn, "in the item file"))
     lines = ["", *(f"{name:>14} {number:>6,}   {note}" for name, number, note in rows), ""]
@@ -242,6 +249,8 @@ def _what_next() -> list[str]:
         "",
         "  # any site; stop it with Ctrl-C, and the same command goes on where it was",
         f"  {scrapy} crawl site -a url=https://your.site/ -a max_pages=100 -O pages.jl",
+        "  # the demo's shop, to play with: make site, and in another terminal",
+        f"  {scrapy} crawl shop -a url=http://127.0.0.1:8765/ -O products.jl",
         "  # where the demo's crawl stands, and what it gave up and why",
         f"  {of_demo} status",
         f"  {of_demo} dead",
