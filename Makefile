@@ -54,7 +54,7 @@ test: check ## check, then every other test, TEST_JOBS (3) at once
 	$(BIN)/pytest tests $(CHECKED:%=--ignore=%) -n $(TEST_JOBS) --dist worksteal $(PYTEST_ARGS)
 
 chaos: install ## kill and cut off workers and servers CHAOS_RUNS (10) times, and count pages
-	CHAOS_RUNS=$(CHAOS_RUNS) $(BIN)/pytest tests/chaos $(PYTEST_ARGS)
+	CHAOS_RUNS=$(CHAOS_RUNS) $(BIN)/pytest tests/chaos -n $(TEST_JOBS) --dist worksteal $(PYTEST_ARGS)
 
 faults: install ## break the code on purpose, and see that a test fails for each fault
 	$(BIN)/python -m tests.faults

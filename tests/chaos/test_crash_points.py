@@ -9,9 +9,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,14 +23,12 @@ from tests.site.process import SiteProcess
 
 if TYPE_CHECKING:
     from clusterscrapy.frontier import Status
-    from tests.servers import RedisServer
 
+SiteOf = Callable[[str], SiteProcess]
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(280)]
 EVERYWHERE = int(os.environ.get("CHAOS_RUNS", "1")) > 1
 PAGES = 40
 WORKERS_WAIT_S = 90.0
-AT_ONCE = 3
-"""Crawls at a time: most of one is the start of Python, and on Redis waiting for leases to end."""
 OPTIONS = (
     *("-s", "CONCURRENT_REQUESTS=8"),  # so that pages wait in the queue, in the buffer and inside
     *("-s", "CLUSTER_LEASE_SECONDS=2"),
@@ -74,57 +70,25 @@ def _cases() -> list[Case]:
 
 
 @pytest.fixture(scope="module")
-def outcomes(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[Case], Outcome]]:
-    """The outcome of each chosen case; they run a few at a time, in the background."""
-    cases = (
-        item.callspec.params["case"]
-        for item in request.session.items
-        if isinstance(item, pytest.Function) and item.path == Path(__file__)
-    )
-    chosen = [case for case in cases if isinstance(case, Case)]
-    redis: RedisServer | None = None
-    if any(case.store == "redis" for case in chosen):
-        redis = request.getfixturevalue("shared_redis")
+def site_of() -> Iterator[Callable[[str], SiteProcess]]:
+    """A site of each kind, started when it is first needed, asked nothing so far."""
+    sites: dict[str, SiteProcess] = {}
     with ExitStack() as stack:
-        sites = _Sites(stack)
-        pool = ThreadPoolExecutor(AT_ONCE)
-        stack.callback(pool.shutdown, cancel_futures=True)
-        running: dict[Case, Future[Outcome]] = {}
-        for case in chosen:
-            folder = tmp_path_factory.mktemp("crash")
-            url = f"sqlite://{folder}/frontier"
-            if case.store == "redis":
-                assert redis is not None
-                url = redis.url
-            running[case] = pool.submit(_run, case, url, folder, sites)
-        yield lambda case: running[case].result()
+
+        def site(kind: str) -> SiteProcess:
+            if kind not in sites:
+                sites[kind] = stack.enter_context(SiteProcess(kind, pages=PAGES, latency_ms="5-20"))
+            sites[kind].reset()
+            return sites[kind]
+
+        yield site
 
 
-class _Sites:
-    """A site of each kind for each thread, started when it is first needed."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        self._stack = stack
-        self._of_thread = threading.local()
-
-    def site(self, kind: str) -> SiteProcess:
-        site: SiteProcess | None = getattr(self._of_thread, kind, None)
-        if site is None:
-            site = SiteProcess(kind, pages=PAGES, latency_ms="5-20")
-            self._stack.enter_context(site)
-            setattr(self._of_thread, kind, site)
-        else:
-            site.reset()
-        return site
-
-
-def _run(case: Case, url: str, folder: Path, sites: _Sites) -> Outcome:
+def _run(case: Case, url: str, folder: Path, site_of: SiteOf) -> Outcome:
     point = POINTS[case.point]
     graph = point.spider == "graph"
     crawl = Crawl(
-        sites.site("tree" if graph else "flat"),
+        site_of("tree" if graph else "flat"),
         url,
         folder,
         spider=point.spider,
@@ -149,9 +113,12 @@ def _run(case: Case, url: str, folder: Path, sites: _Sites) -> Outcome:
 
 @pytest.mark.parametrize("case", _cases(), ids=str)
 def test_a_death_at_this_step_loses_no_page(
-    case: Case, outcomes: Callable[[Case], Outcome]
+    case: Case, site_of: SiteOf, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    outcome = outcomes(case)
+    url = f"sqlite://{tmp_path}/frontier"
+    if case.store == "redis":
+        url = request.getfixturevalue("redis_url")
+    outcome = _run(case, url, tmp_path, site_of)
     print(outcome.logs)
     assert set(outcome.deaths) == {-signal.SIGKILL}, "the step was not reached"
     assert outcome.exit_code == 0
