@@ -19,6 +19,7 @@ LEAVE = "clusterscrapy/frontier/lua/leave.lua"
 FINISH = "clusterscrapy/frontier/lua/finish.lua"
 DROP = "clusterscrapy/frontier/lua/drop.lua"
 REPLAY = "clusterscrapy/frontier/lua/replay.lua"
+FORGET = "clusterscrapy/frontier/lua/forget.lua"
 COURIER = "clusterscrapy/frontier/courier.py"
 SCHEDULER = "clusterscrapy/scheduler.py"
 KEYS = "clusterscrapy/dupefilter.py"
@@ -248,8 +249,8 @@ _IN_SQLITE = (
     Fault(
         "a replayed dead letter finds its crawl finished",
         SQLITE,
-        'state.set("finished_at", 0.0)',
-        "pass",
+        'state.add("waiting", len(chosen))\n                state.set("finished_at", 0.0)',
+        'state.add("waiting", len(chosen))',
         _contract("sqlite", "replay_opens_a_finished_crawl_with_its_memory"),
     ),
 )
@@ -562,15 +563,15 @@ _IN_THE_COURIER = (
     Fault(
         "a worker leaves without a word",
         COURIER,
-        "            session.leave()\n            self.frontier.close()",
-        "            self.frontier.close()",
+        "            session.leave()\n            if over:",
+        "            if over:",
         _courier("closing_hands_the_buffer_back"),
     ),
     Fault(
         "a crawl that is over is not marked",
         COURIER,
-        "                session.finish()\n",
-        "                pass\n",
+        "over = finished and session.finish()",
+        "over = finished",
         _courier("a_crawl_is_over_only_when_all_is_flushed_and_acknowledged"),
     ),
 )
@@ -579,7 +580,7 @@ _AROUND_SCRAPY = (
     Fault(
         "a page is acknowledged when it enters the engine",
         SCHEDULER,
-        "[r for r in self._held if r not in in_progress]",
+        "[request for request in self._held if request not in in_progress]",
         "list(self._held)",
         _death("between-links-sqlite", "item-in-pipeline-sqlite"),
     ),
@@ -593,15 +594,15 @@ _AROUND_SCRAPY = (
     Fault(
         "what cannot be stored burns its page",
         SCHEDULER,
-        "            self._unserializable(key, request, exc)\n",
-        "            self._unserializable(key, request, exc)\n            courier._known.add(key)\n",
+        "            self._unserializable(request, exc)\n",
+        "            self._unserializable(request, exc)\n            courier._known.add(key)\n",
         _requests("what_cannot_be_stored_is_reported_and_does_not_burn_its_page[sqlite]"),
     ),
     Fault(
         "equal unfiltered requests are one",
         KEYS,
-        "if self.filtered(request):\n            return key_of",
-        "if request:\n            return key_of",
+        "if not self.filtered(request):\n            return os",
+        "if not request:\n            return os",
         _worker("equal_unfiltered_requests_have_keys_of_their_own"),
     ),
     Fault(
@@ -711,4 +712,115 @@ _AROUND_SCRAPY = (
     ),
 )
 
-FAULTS = (*_IN_SQLITE, *_IN_REDIS, *_IN_THE_COURIER, *_AROUND_SCRAPY)
+_AFTER_THE_END = (
+    Fault(
+        "a letter of a former run shares its key with a page of this one",
+        SQLITE,
+        "key if run == this_run else old_key(key, run)",
+        "key",
+        _more("sqlite", "an_old_runs_dead_letter_can_be_replayed_beside_the_same_page"),
+    ),
+    Fault(
+        "a letter of a former run shares its key with a page of this one",
+        REPLAY,
+        "then entry = renamed(entry, field) end",
+        "then n = n + 0 end",
+        _more("redis", "an_old_runs_dead_letter_can_be_replayed_beside_the_same_page"),
+    ),
+    Fault(
+        "a crawl that ended unmarked is begun anew",
+        SQLITE,
+        "over_at or time.time() - self.terms.hold_s",
+        "time.time() - self.terms.hold_s",
+        _death("before-finish-sqlite"),
+    ),
+    Fault(
+        "the memory goes while somebody is still there",
+        SQLITE,
+        'if not db.execute("SELECT 1 FROM worker").fetchone():',
+        "if db:",
+        _contract("sqlite", "a_finished_crawl_drops_its_memory_unless_it_is_to_be_kept"),
+    ),
+    Fault(
+        "the memory goes while somebody is still there",
+        LEAVE,
+        "redis.call('ZCARD', at('workers')) == 0",
+        "true",
+        _contract("redis", "a_finished_crawl_drops_its_memory_unless_it_is_to_be_kept"),
+    ),
+    Fault(
+        "workers go on remembering what was forgotten",
+        COURIER,
+        "self._known.clear()  # somebody",
+        "pass  # somebody",
+        _more("sqlite", "a_worker_does_not_remember_what_somebody_had_forgotten"),
+    ),
+    Fault(
+        "nobody is told that a URL was forgotten",
+        FORGET,
+        "  count('generation', 1)\n",
+        "",
+        _more("redis", "a_worker_does_not_remember_what_somebody_had_forgotten"),
+    ),
+)
+
+_ITEMS_AND_SEEDS = (
+    Fault(
+        "a refused worker opens its feeds",
+        FEEDS,
+        "            exporter.feeds.clear()\n",
+        "            pass\n",
+        (
+            "tests/integration/test_cases_feeds.py::test_items_survive_a_worker_that_is_refused[out.jl]",
+        ),
+    ),
+    Fault(
+        "two workers write one JSON file",
+        FEEDS,
+        "fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+        "pass",
+        (
+            "tests/integration/test_cases_feeds.py::"
+            "test_two_workers_lose_no_item_of_a_file_that_is_written_at_the_end",
+        ),
+    ),
+    Fault(
+        "a Redis without memory ends the crawl",
+        "clusterscrapy/frontier/redis.py",
+        "isinstance(exc, _TRANSIENT) or _TRANSIENT_WORDS.search(str(exc))",
+        'str(exc).startswith("OOM")',
+        (
+            "tests/integration/test_cases_outage.py::"
+            "test_a_full_redis_pauses_the_crawl_and_more_room_ends_the_pause",
+        ),
+    ),
+    Fault(
+        "a bad seed ends the seeding",
+        "clusterscrapy/seeds.py",
+        "except (BadSeed, CodecError) as exc:",
+        "except CodecError as exc:",
+        (
+            "tests/integration/test_seeds.py::"
+            "test_bad_seeds_are_kept_with_their_reason_and_the_rest_goes_on[sqlite]",
+        ),
+    ),
+    Fault(
+        "a verbatim URL has the key of the canonical one",
+        KEYS,
+        '\n            or "verbatim_url" in request.meta',
+        "",
+        (
+            "tests/unit/test_dupefilter.py::"
+            "test_a_key_is_that_of_the_fingerprint_whatever_came_before",
+        ),
+    ),
+)
+
+FAULTS = (
+    *_IN_SQLITE,
+    *_IN_REDIS,
+    *_IN_THE_COURIER,
+    *_AROUND_SCRAPY,
+    *_AFTER_THE_END,
+    *_ITEMS_AND_SEEDS,
+)
