@@ -70,6 +70,10 @@ def _death(*cases: str) -> tuple[str, ...]:
     return tuple(f"{module}::test_a_death_at_this_step_loses_no_page[{case}]" for case in cases)
 
 
+def _integration(module: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"tests/integration/test_{module}.py::test_{name}" for name in names)
+
+
 _IN_SQLITE = (
     Fault(
         "a failed batch is kept in part",
@@ -652,7 +656,10 @@ _AROUND_SCRAPY = (
         SPIDERMW,
         "if scheduler is None or not await scheduler.claim_start():",
         "if scheduler is None or await scheduler.claim_start() is None:",
-        _worker("start_runs_once_however_many_workers_there_are"),
+        (
+            *_worker("start_runs_once_however_many_workers_there_are"),
+            *_requests("five_replicas_run_start_once[sqlite]"),
+        ),
     ),
     Fault(
         "the deadline is not set",
@@ -779,9 +786,8 @@ _ITEMS_AND_SEEDS = (
         FEEDS,
         "fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)",
         "pass",
-        (
-            "tests/integration/test_cases_feeds.py::"
-            "test_two_workers_lose_no_item_of_a_file_that_is_written_at_the_end",
+        _integration(
+            "cases_feeds", "two_workers_lose_no_item_of_a_file_that_is_written_at_the_end"
         ),
     ),
     Fault(
@@ -789,30 +795,21 @@ _ITEMS_AND_SEEDS = (
         "clusterscrapy/frontier/redis.py",
         "isinstance(exc, _TRANSIENT) or _TRANSIENT_WORDS.search(str(exc))",
         'str(exc).startswith("OOM")',
-        (
-            "tests/integration/test_cases_outage.py::"
-            "test_a_full_redis_pauses_the_crawl_and_more_room_ends_the_pause",
-        ),
+        _integration("cases_outage", "a_full_redis_pauses_the_crawl_and_more_room_ends_the_pause"),
     ),
     Fault(
         "a bad seed ends the seeding",
         "clusterscrapy/seeds.py",
         "except (BadSeed, CodecError) as exc:",
         "except CodecError as exc:",
-        (
-            "tests/integration/test_seeds.py::"
-            "test_bad_seeds_are_kept_with_their_reason_and_the_rest_goes_on[sqlite]",
-        ),
+        _integration("seeds", "bad_seeds_are_kept_with_their_reason_and_the_rest_goes_on[sqlite]"),
     ),
     Fault(
         "a verbatim URL has the key of the canonical one",
         KEYS,
         '\n            or "verbatim_url" in request.meta',
         "",
-        (
-            "tests/unit/test_dupefilter.py::"
-            "test_a_key_is_that_of_the_fingerprint_whatever_came_before",
-        ),
+        ("tests/unit/test_dupefilter.py",),
     ),
 )
 
