@@ -37,10 +37,10 @@ matters much.
 def main() -> None:
     """Run, print and write the report."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="paired rounds (5)")
-    parser.add_argument("--pages", type=int, default=1_500, help="pages a crawl (1500)")
+    parser.add_argument("--rounds", type=int, default=9, help="paired rounds (9)")
+    parser.add_argument("--pages", type=int, default=700, help="pages a crawl (700)")
     parser.add_argument(
-        "--requests", type=int, default=20_000, help="requests a scheduler cycle (20000)"
+        "--requests", type=int, default=10_000, help="requests a scheduler cycle (10000)"
     )
     parser.add_argument("--only", choices=["links", "seeds", "cycle"], help="one of the measures")
     parser.add_argument("--no-report", action="store_true", help="print only")

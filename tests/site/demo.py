@@ -190,7 +190,7 @@ def report(result: Tally, queue: QueueState | None, broken: str) -> str:
             (
                 "dead letters",
                 queue.dead,
-                f"product {broken} answers broken JSON, on purpose: no item",
+                f"{broken} answers broken JSON, on purpose: one item less",
             ),
         )
     if result.torn:
