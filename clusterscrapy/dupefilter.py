@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from scrapy.utils.request import RequestFingerprinter
@@ -40,6 +41,7 @@ class RequestKeys:
         self.kind = kind
         self.debug = debug
         self._told = False
+        self._of_start: Counter[bytes] = Counter()
         # Scrapy's own fingerprinter looks at nothing but method, URL and body, and takes the better
         # part of what a known link costs; the same links stand on page after page.
         self._by_url: dict[str, bytes] | None = (
@@ -74,6 +76,24 @@ class RequestKeys:
                 by_url.clear()
             by_url[request.url] = key
         return key
+
+    def start_key(self, request: Request) -> bytes:
+        """The key of a ``dont_filter`` request of ``start()``: the same in whoever runs it again.
+
+        From its fingerprint, and how many equal ones came before it: their order may differ from
+        one run of ``start()`` to the next, and some may be missing or new.
+
+        Raises:
+            CodecError: the fingerprinter cannot cope with the request.
+        """
+        key = self._fingerprinted(request)
+        number = self._of_start[key]
+        self._of_start[key] += 1
+        return key_of(b"start %d " % number + key)
+
+    def restart(self) -> None:
+        """``start()`` begins: count from nothing."""
+        self._of_start.clear()
 
     def _fingerprinted(self, request: Request) -> bytes:
         try:

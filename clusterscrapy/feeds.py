@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from typing import IO
 
     from scrapy.crawler import Crawler
+    from scrapy.http import Response
     from typing_extensions import Self
+
+    from clusterscrapy.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +51,7 @@ class CrashSafeFeeds:
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler
         self._claims: list[IO[bytes]] = []
+        self._counts: dict[int, int] = {}
 
     def prepare(self) -> None:
         """Before the exporter opens its files: decide for each whether it appends."""
@@ -77,15 +81,19 @@ class CrashSafeFeeds:
                         ):
                             by_uri[own_uri] = by_uri.pop(uri)
             else:
-                self._prepare_lines(path, options, fresh=scheduler.opening.fresh)
+                self._prepare_lines(path, options, scheduler)
 
-    def _prepare_lines(self, path: Path, options: dict[str, Any], *, fresh: bool) -> None:
-        exists = path.exists() and path.stat().st_size > 0
-        if exists and fresh and options.get("overwrite"):
-            path.write_bytes(b"")
-        elif exists and not fresh:
-            _drop_torn_line(path)
-            if options.get("overwrite"):
+    def _prepare_lines(self, path: Path, options: dict[str, Any], scheduler: Scheduler) -> None:
+        opening = scheduler.opening
+        assert opening is not None
+        if path.exists() and path.stat().st_size > 0:
+            # Written since this worker joined: another one was faster, and these are this run's items.
+            old = path.stat().st_mtime < scheduler.joined_at
+            if opening.fresh and options.get("overwrite") and old:
+                path.write_bytes(b"")
+            elif opening.workers <= 1 and old:  # nobody is in the midst of a line
+                _end_torn_line(path, cut=not opening.fresh)
+            if not opening.fresh and options.get("overwrite"):
                 logger.info("Resuming: items are appended to %s", path)
         # Appending, because several workers of one crawl may write the same file line by line.
         options["overwrite"] = False
@@ -119,22 +127,42 @@ class CrashSafeFeeds:
         storage = exporter._get_storage(uri % params, options)
         return Path(storage.path) if isinstance(storage, FileFeedStorage) else None
 
-    def flush(self) -> None:
-        """Write through what the exporter has buffered, whole lines at a time."""
+    def flush(self, item: Any, response: Response | None) -> None:
+        """Write through what the exporter has buffered, whole lines at a time.
+
+        Scrapy only logs when an item did not get into a feed; here its page becomes a dead letter.
+        """
         exporter = self.crawler.get_extension(FeedExporter)
-        for slot in exporter.slots if exporter is not None else ():
+        if exporter is None:
+            return
+        why = "" if len(exporter.slots) >= len(exporter.feeds) else "a feed could not be opened"
+        for slot in exporter.slots:
+            if slot.filter.accepts(item) and self._counts.get(id(slot), 0) == slot.itemcount:
+                why = f"an item could not be exported to {slot.uri}"
+            self._counts[id(slot)] = slot.itemcount
             if slot.file is not None and slot.format in LINE_FORMATS and not slot.file.closed:
-                slot.file.flush()
+                try:
+                    slot.file.flush()
+                except OSError as exc:
+                    why = f"{slot.uri}: {exc.strerror}"
+        scheduler = scheduler_of(self.crawler)
+        if why and scheduler is not None and response is not None and response.request is not None:
+            scheduler.feed_failed(response.request, f"{why}; the log says more")
 
 
 def _is_lines(options: dict[str, Any]) -> bool:
     return options["format"] in LINE_FORMATS and not options.get("postprocessing")
 
 
-def _drop_torn_line(path: Path) -> None:
-    """Cut off half a line at the end; the page it came from was not acknowledged."""
+def _end_torn_line(path: Path, *, cut: bool) -> None:
+    """Cut off half a line at the end, whose page was not acknowledged; or end it, if it is not ours."""
     with path.open("rb+") as file:
         size = file.seek(0, 2)
+        file.seek(size - 1)
+        if not cut and file.read(1) != b"\n":
+            file.write(b"\n")
+        if not cut:
+            return
         keep = size
         while keep > 0:
             start = max(0, keep - 65_536)

@@ -49,8 +49,9 @@ def crawl_name(spider: str, arguments: Mapping[str, object], crawl_id: str = "")
     """
     text = json.dumps(dict(arguments), sort_keys=True, default=repr)
     arguments_digest = blake2b(text.encode(), digest_size=4).hexdigest() if arguments else ""
-    parts = [_safe(part) for part in (spider, arguments_digest, crawl_id) if part]
-    return "-".join(parts)
+    name = "-".join(_safe(part) for part in (spider, arguments_digest) if part)
+    # A sign that neither name nor id can hold: spider "news-de" is not spider "news" with id "de".
+    return f"{name}@{_safe(crawl_id)}" if crawl_id else name
 
 
 def remember_arguments(crawler: Crawler, arguments: Mapping[str, object]) -> None:
@@ -61,16 +62,24 @@ def remember_arguments(crawler: Crawler, arguments: Mapping[str, object]) -> Non
 def arguments_of(crawler: Crawler) -> Mapping[str, object]:
     """The ``-a`` arguments of a crawler's spider.
 
-    Where no command has remembered them (a script that runs a crawler itself), the texts among the
-    spider's own attributes stand in, which is where Scrapy puts arguments.
+    Where no command has remembered them (a script that runs a crawler itself), the plain values among
+    the spider's own attributes stand in, which is where Scrapy puts arguments.
     """
     if crawler in _arguments:
         return _arguments[crawler]
     return {
         name: value
         for name, value in vars(crawler.spider).items()
-        if name not in _NOT_ARGUMENTS and not name.startswith("_") and isinstance(value, str)
+        if name not in _NOT_ARGUMENTS and not name.startswith("_") and _is_plain(value)
     }
+
+
+def _is_plain(value: object) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
 
 
 def _safe(text: str) -> str:

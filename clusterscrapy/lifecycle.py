@@ -58,7 +58,7 @@ class Lifecycle:
     def __init__(self, crawler: Crawler, *, stop_s: float) -> None:
         self.crawler = crawler
         self.stop_s = stop_s
-        self._loop = asyncio.get_running_loop()
+        self._loop = _event_loop()
         self._originals: dict[int, Any] = {}
         self._stopping = self._forced = False
         self._is_closed = threading.Event()
@@ -169,6 +169,17 @@ class Lifecycle:
         for number, handler in self._originals.items():
             if not self._stopping and signal.getsignal(number) == self._on_signal:
                 signal.signal(number, handler)
+
+
+def _event_loop() -> asyncio.AbstractEventLoop:
+    """The loop the crawler will run in; ``CrawlerProcess`` builds it before that loop turns."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        from twisted.internet import reactor
+
+        loop: asyncio.AbstractEventLoop = reactor._asyncioEventloop
+        return loop
 
 
 class _Forgiving(set[Any]):

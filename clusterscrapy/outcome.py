@@ -37,7 +37,7 @@ def record(crawler: Crawler, reason: str, *, work_left: bool) -> None:
         reason: Scrapy's finish reason.
         work_left: the crawl is not over; asked to stop then means 5, else 0.
     """
-    if reason == "shutdown":
+    if reason == "shutdown" or (reason == "finished" and work_left):
         code = DRAINED if work_left else FINISHED
     else:
         code = _BY_REASON.get(reason, CLOSED_BY_LIMIT)

@@ -148,6 +148,8 @@ class Scheduler(BaseScheduler, Listener):
         self._paused = False
         self.opening: Opening | None = None
         self.courier: Courier | None = None
+        self.joined_at = 0.0
+        """When this worker was about to join; seconds since 1970 by this machine's clock."""
         self.close_reason: str | None = None
         """Set when the spider has to close for a reason of ours."""
         self._held: dict[Request, Delivery] = {}
@@ -173,6 +175,7 @@ class Scheduler(BaseScheduler, Listener):
 
     async def _open(self) -> None:
         _check_engine(self.crawler)
+        self.joined_at = time.time()
         self.courier = Courier(self.frontier, self.terms, self.limits, self)
         try:
             self.opening = await self.courier.open(self.store_wait_s)
@@ -246,8 +249,12 @@ class Scheduler(BaseScheduler, Listener):
         paused = courier.reply.paused
         clean = await courier.close(finished=reason == "finished", timeout_s=self.close_s)
         last = courier.reply
-        # What was taken for dead and found the crawl finished left nothing behind.
-        work_left = reason != "finished" and not (clean and last.over)
+        if self.close_reason == "finished":
+            work_left = False  # taken for dead, it found the crawl finished by the others
+        elif reason == "finished":
+            work_left = courier.final is None  # seeds may have come while it closed
+        else:
+            work_left = not (clean and last.over)
         outcome.record(self.crawler, reason, work_left=work_left)
         if work_left and reason not in ("configuration_refused", "store_emptied"):
             name = self.frontier.name
@@ -328,7 +335,10 @@ class Scheduler(BaseScheduler, Listener):
             return False
         filtered = self.keys.filtered(request)
         try:
-            key = self.keys.key(request)
+            if ordinal >= 0 and not filtered and self.keys.kind != "none":
+                key, filtered, ordinal = self.keys.start_key(request), True, -1
+            else:
+                key = self.keys.key(request)
             if filtered and courier.knows(key):
                 self._count_filtered(request)
                 return False
@@ -450,6 +460,10 @@ class Scheduler(BaseScheduler, Listener):
         if isinstance(response, Response) and response.request is not None:
             self._fail(response.request, "pipeline", _in_words(failure))
 
+    def feed_failed(self, request: Request, detail: str) -> None:
+        """An item of this request's page is in no feed: the page is not done."""
+        self._fail(request, "feed", detail)
+
     def _fail(self, request: Request, reason: str, detail: str) -> None:
         if request not in self._held:
             # A middleware gave the response another request object: find the page by its key.
@@ -548,6 +562,7 @@ class Scheduler(BaseScheduler, Listener):
                 break
         courier.claim_start = False
         self._runs_start = courier.reply.start == "mine"
+        self.keys.restart()
         return self._runs_start and self.close_reason is None
 
     def start_done(self, *, failed: bool) -> None:

@@ -21,6 +21,7 @@ REASONS = {
     "callback": "the callback raised",
     "errback": "the errback raised",
     "pipeline": "an item pipeline raised",
+    "feed": "an item could not be written to a feed",
     "download": "it could not be downloaded, also after retries",
     "http": "the server answered with an error, also after retries",
     "undecodable": "its queue entry could not be made a request again",

@@ -155,8 +155,8 @@ class Command(ScrapyCommand):
         chosen = [
             name
             for name in names
-            if (not wanted or name.startswith(f"{wanted}-"))
-            and (not crawl_id or name.endswith(f"-{crawl_id}"))
+            if (not wanted or name.startswith((f"{wanted}-", f"{wanted}@")))
+            and (not crawl_id or name.endswith(f"@{crawl_id}"))
         ]
         if wanted and not chosen:
             known = ", ".join(names) or "none"

@@ -41,6 +41,19 @@ class Liveness(Protocol):
         ...
 
 
+_open_locks: set[int] = set()
+
+
+def _let_go_in_child() -> None:
+    """A forked child shares its parent's locks: it would keep a killed worker alive."""
+    for fd in _open_locks:
+        os.close(fd)
+    _open_locks.clear()
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)
+
+
 class FileLocks:
     """One locked file per live epoch in ``folder``."""
 
@@ -55,14 +68,18 @@ class FileLocks:
         """Create and lock the epoch's file."""
         self.folder.mkdir(parents=True, exist_ok=True)
         fd = os.open(self._path(epoch), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        # Whatever the umask is: others have to look whether it is locked.
+        os.fchmod(fd, 0o644)
         fcntl.flock(fd, fcntl.LOCK_EX)
         self._held[epoch] = fd
+        _open_locks.add(fd)
 
     def end(self, epoch: str) -> None:
         """Unlock and remove the epoch's file."""
         fd = self._held.pop(epoch, None)
         if fd is not None:
             self.sweep(epoch)
+            _open_locks.discard(fd)
             os.close(fd)
 
     def held(self, epoch: str) -> bool:

@@ -124,6 +124,10 @@ class RedisStore:
                 # Calls are repeated by the courier, under the same sequence number.
                 retry=None,
             )
+            # Options are looked at when a connection is made.
+            self.client.connection_pool.make_connection()
+            if self.client.connection_pool.connection_kwargs.get("decode_responses"):
+                raise ValueError("decode_responses cannot be used: payloads are bytes")
         except (ValueError, TypeError) as exc:
             raise ConfigError(
                 f"CLUSTER_FRONTIER_URL={shown(url)} is not a Redis URL ({exc}); "

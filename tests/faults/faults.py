@@ -626,8 +626,8 @@ _AROUND_SCRAPY = (
     Fault(
         "start requests have no ordinal",
         SCHEDULER,
-        "-1 if filtered else ordinal",
-        "-1",
+        "key, filtered, ordinal = self.keys.start_key(request), True, -1",
+        "key, ordinal = self.keys.key(request), -1",
         _death("start-done-unsent-sqlite"),
     ),
     Fault(
