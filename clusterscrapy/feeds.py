@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_LINE_TAKES_S = 0.3
+"""Longer than a large item takes to be written."""
 LINE_FORMATS = frozenset({"jsonlines", "jsonl", "jl"})
 
 
@@ -91,7 +94,7 @@ class CrashSafeFeeds:
             old = path.stat().st_mtime < scheduler.joined_at
             if opening.fresh and options.get("overwrite") and old:
                 path.write_bytes(b"")
-            elif opening.workers <= 1 and old:  # nobody is in the midst of a line
+            elif _is_torn(path, others=opening.workers > 1):
                 _end_torn_line(path, cut=not opening.fresh)
             if not opening.fresh and options.get("overwrite"):
                 logger.info("Resuming: items are appended to %s", path)
@@ -154,14 +157,31 @@ def _is_lines(options: dict[str, Any]) -> bool:
     return options["format"] in LINE_FORMATS and not options.get("postprocessing")
 
 
+def _is_torn(path: Path, *, others: bool) -> bool:
+    """Does it end in half a line that nobody is writing any more?
+
+    A living worker writes whole lines, one after the other; a dead one may still count among the others.
+    """
+
+    def end() -> tuple[int, bytes]:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(size - 1)
+            return size, file.read(1)
+
+    before = end()
+    if before[1] == b"\n" or not others:
+        return before[1] != b"\n"
+    time.sleep(_LINE_TAKES_S)
+    return end() == before
+
+
 def _end_torn_line(path: Path, *, cut: bool) -> None:
     """Cut off half a line at the end, whose page was not acknowledged; or end it, if it is not ours."""
     with path.open("rb+") as file:
         size = file.seek(0, 2)
-        file.seek(size - 1)
-        if not cut and file.read(1) != b"\n":
-            file.write(b"\n")
         if not cut:
+            file.write(b"\n")
             return
         keep = size
         while keep > 0:

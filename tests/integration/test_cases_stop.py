@@ -138,7 +138,7 @@ def test_a_frozen_workers_late_acknowledgements_change_nothing(
     frozen, [there] = status.leased, status.workers
     two = crawl.start(*options)
     wait_until(lambda: all(w.epoch != there.epoch for w in crawl.status().workers), 40)
-    time.sleep(1.5)
+    time.sleep(4)  # after a silence of all, nobody is dead before one more lease time
     one.signal(signal.SIGCONT)
     assert [one.wait(30), two.wait(30)] == [0, 0]
     assert "was taken for dead" in one.text()
