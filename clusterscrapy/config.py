@@ -7,7 +7,6 @@ spider, the project and the add-on. ``docs/settings.md`` is generated from the d
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -21,8 +20,6 @@ from clusterscrapy.setting import PREFIX, Given, given, setting, source_of
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
     from typing_extensions import Self
-
-logger = logging.getLogger(__name__)
 
 # What Kubernetes injects for a Service whose name begins with "cluster".
 _INJECTED = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT.*|PORT(_.*)?)")

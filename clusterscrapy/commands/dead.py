@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from clusterscrapy.commands.show import dead_line, dead_record, dead_text
+from clusterscrapy.commands.show import dead_line, dead_record, dead_text, print_json
 from clusterscrapy.exceptions import ConfigError, FrontierError
 from clusterscrapy.frontier.codec import url_of
 
@@ -75,7 +74,7 @@ def act_on_dead_letters(frontier: Frontier, opts: argparse.Namespace) -> None:
     else:
         for letter in letters:
             if opts.json:
-                print(json.dumps(dead_record(frontier.name, letter), ensure_ascii=False))
+                print_json(dead_record(frontier.name, letter))
             else:
                 print(dead_text(letter) if opts.what == "show" else dead_line(letter))
         if not opts.json:

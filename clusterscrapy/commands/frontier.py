@@ -18,6 +18,7 @@ from clusterscrapy.addon import check_scrapy, is_on
 from clusterscrapy.commands.dead import act_on_dead_letters, add_dead_options
 from clusterscrapy.commands.seed import add_seed_options, fingerprinter_of, sow
 from clusterscrapy.commands.show import (
+    print_json,
     status_record,
     status_table,
     top_screen,
@@ -184,7 +185,7 @@ class Command(ScrapyCommand):
         found = [frontier.status() for frontier in self._matching(opts.crawl)]
         if opts.json:
             records = [status_record(status) for status in found] or [status_record(None)]
-            _print_json(records[0] if len(records) == 1 else records)
+            print_json(records[0] if len(records) == 1 else records)
         elif found:
             print(status_table(found))
         else:
@@ -219,7 +220,7 @@ class Command(ScrapyCommand):
             records = [
                 {"crawl": n, "state": s.state, "detail": s.detail} for n, s in standings.items()
             ]
-            _print_json(records[0] if len(records) == 1 else records)
+            print_json(records[0] if len(records) == 1 else records)
             return
         for name, standing in standings.items():
             print(f"{name}: {standing.state} ({standing.detail})")
@@ -279,9 +280,3 @@ class Command(ScrapyCommand):
         frontiers = [self._one(opts.crawl)] if alone else self._matching(opts.crawl)
         for frontier in frontiers:
             act_on_dead_letters(frontier, opts)
-
-
-def _print_json(value: object) -> None:
-    import json
-
-    print(json.dumps(value, ensure_ascii=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -12,6 +13,11 @@ from clusterscrapy.frontier.codec import describe
 _COUNTS = ("waiting", "leased", "done", "dead", "seen", "late")
 _COLUMNS = ("crawl", "state", "waiting", "leased", "done", "dead", "seen", "workers")
 _BAR_WIDTH = 40
+
+
+def print_json(value: object) -> None:
+    """One record, as one line."""
+    print(json.dumps(value, ensure_ascii=False))
 
 
 def status_record(status: Status | None) -> dict[str, Any]:
