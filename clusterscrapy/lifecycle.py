@@ -11,8 +11,12 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 import threading
+import time
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from scrapy import signals
 from scrapy.crawler import CrawlerProcessBase
@@ -23,6 +27,7 @@ from clusterscrapy.config import Config
 from clusterscrapy.scheduler import frontier_gone, scheduler_of, uses_frontier
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
     from scrapy.crawler import Crawler
@@ -33,7 +38,10 @@ logger = logging.getLogger(__name__)
 BLOCKED_LOOP_GRACE_S = 1.5
 """After the deadline: how long the loop may take to notice before a thread ends the process."""
 CLOSING_GRACE_S = 2.5
+"""After the deadline: how long closing may take, and then the threads that callbacks have left."""
+_LOOK_EVERY_S = 0.1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_asked_to_stop: WeakSet[Crawler] = WeakSet()
 
 
 class Lifecycle:
@@ -50,9 +58,11 @@ class Lifecycle:
             raise NotConfigured
         config = Config.from_settings(crawler.settings)
         lifecycle = cls(crawler, stop_s=config.stop_seconds)
-        crawler.signals.connect(lifecycle._closed, signals.spider_closed)
+        crawler.signals.connect(lifecycle._give_signals_back, signals.spider_closed)
         crawler.signals.connect(lifecycle._set_deadline, frontier_gone)
         lifecycle.watch_signals()
+        # Scrapy's Deferred-based process has no handlers yet when it builds its crawlers.
+        crawler.signals.connect(lifecycle.watch_signals, signals.engine_started)
         return lifecycle
 
     def __init__(self, crawler: Crawler, *, stop_s: float) -> None:
@@ -61,7 +71,6 @@ class Lifecycle:
         self._loop = _event_loop()
         self._originals: dict[int, Any] = {}
         self._stopping = self._forced = False
-        self._is_closed = threading.Event()
 
     # --- signals --------------------------------------------------------------------------
 
@@ -71,27 +80,33 @@ class Lifecycle:
             return
         for number in _SIGNALS:
             handler = signal.getsignal(number)
-            if isinstance(getattr(handler, "__self__", None), CrawlerProcessBase | Lifecycle):
+            owner = getattr(handler, "__self__", None)
+            if owner is not self and isinstance(owner, CrawlerProcessBase | Lifecycle):
                 self._originals[number] = handler
                 signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self._stopping:
             self._stopping = True
+            _asked_to_stop.add(self.crawler)
             # Asked to stop while it closes already, Scrapy would end the loop before it has closed.
             if not self._closing_already():
                 self._originals[number](number, frame)
             # Scrapy has just installed its own handler for the second signal; ours closes properly.
             for other in self._originals:
                 signal.signal(other, self._on_signal)
-            self._watch_loop(self.stop_s)
-            self._loop.call_soon_threadsafe(self._begin_stop)
+            self._watch(self.stop_s)
+            self._on_loop(self._begin_stop)
         else:
             original = self._originals[number]
             if isinstance(getattr(original, "__self__", None), Lifecycle):
                 original(number, frame)  # another crawler of this process
-            self._watch_loop(0.0)
-            self._loop.call_soon_threadsafe(self._force, "a second signal")
+            self._watch(0.0)
+            self._on_loop(self._force, "a second signal")
+
+    def _on_loop(self, call: Callable[..., None], *args: Any) -> None:
+        with suppress(RuntimeError):  # closed: then everything has ended
+            self._loop.call_soon_threadsafe(call, *args)
 
     def _closing_already(self) -> bool:
         engine = self.crawler._engine
@@ -119,7 +134,7 @@ class Lifecycle:
 
     def _force(self, after: str) -> None:
         """End what Scrapy would wait for: downloads and callbacks that are still open."""
-        if self._forced or self._is_closed.is_set():
+        if self._forced or self._is_closed():
             return
         self._forced = True
         engine = self.crawler.engine
@@ -139,36 +154,109 @@ class Lifecycle:
             engine.scraper._check_if_closing()
         if slot.closing is not None and not slot.closing.called:
             slot._maybe_fire_closing()
-        threading.Thread(target=self._watch_closing, daemon=True).start()
+        if not self._stopping:
+            self._watch(0.0)
 
-    def _watch_loop(self, deadline_s: float) -> None:
-        """A loop that a callback blocks cannot force anything: this thread can."""
+    def _watch(self, deadline_s: float) -> None:
+        """Start a thread that ends the process when anything holds it beyond the deadline."""
+        threading.Thread(target=self._end_in_time, args=(deadline_s,), daemon=True).start()
 
-        def watch() -> None:
-            if not self._is_closed.wait(deadline_s + BLOCKED_LOOP_GRACE_S) and not self._forced:
-                self._exit_hard("a callback blocks the event loop")
-
-        threading.Thread(target=watch, daemon=True).start()
-
-    def _watch_closing(self) -> None:
-        if not self._is_closed.wait(CLOSING_GRACE_S):
+    def _end_in_time(self, deadline_s: float) -> None:
+        # A loop that a callback blocks cannot force anything: this thread can.
+        deadline_s += BLOCKED_LOOP_GRACE_S
+        if not _wait_until(lambda: self._forced or self._is_closed(), deadline_s):
+            self._exit_hard("a callback blocks the event loop")
+        elif not _wait_until(self._is_closed, CLOSING_GRACE_S):
             self._exit_hard("closing hangs")
+        elif self._originals and not _wait_until(self._has_loop_ended, CLOSING_GRACE_S):
+            self._exit_hard("something that the spider started still runs")
+
+    def _is_closed(self) -> bool:
+        """True when the spider is closed, and all that listens to it."""
+        engine = self.crawler._engine
+        return engine is None or engine.spider is None or not self._loop.is_running()
+
+    def _has_loop_ended(self) -> bool:
+        """True when the loop has ended, or goes on for other crawlers of this process."""
+        return not self._loop.is_running() or any(
+            crawler._engine is not None and crawler._engine.spider is not None
+            for crawler in self._process_crawlers()
+        )
+
+    def _process_crawlers(self) -> Sequence[Crawler]:
+        owner: Any = self
+        while isinstance(owner, Lifecycle):
+            owner = next(iter(owner._originals.values())).__self__
+        return tuple(owner.crawlers)
 
     def _exit_hard(self, why: str) -> None:
-        logger.error("%s at the deadline: leases are handed back and the process ends", why)
+        logger.error("%s at the deadline: the process ends, and every lease goes back", why)
         scheduler = scheduler_of(self.crawler)
         if scheduler is not None:
             abandon = threading.Thread(target=scheduler.abandon, daemon=True)
             abandon.start()
             abandon.join(1.0)
-        logging.shutdown()
-        os._exit(outcome.DRAINED)
+        code = outcome.exit_code(self.crawler)
+        _exit(outcome.DRAINED if code is None else code)
 
-    def _closed(self) -> None:
-        self._is_closed.set()
+    def _give_signals_back(self) -> None:
         for number, handler in self._originals.items():
             if not self._stopping and signal.getsignal(number) == self._on_signal:
                 signal.signal(number, handler)
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """While nothing is joined yet, a signal ends the process at once, as drained.
+
+    The default of SIGTERM would be a death that looks like a crash, and for the first process of a
+    container to ignore it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, _leave) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if signal.getsignal(number) is _leave:
+                signal.signal(number, handler)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    os.write(2, b"clusterscrapy: stopped before the crawl was joined\n")
+    os._exit(outcome.DRAINED)
+
+
+def end_without_threads(crawler: Crawler, code: int) -> None:
+    """End a process that was asked to stop with this exit code, even when threads are left in it.
+
+    Python would wait for every thread that a callback has left behind.
+    """
+
+    def end() -> None:
+        time.sleep(CLOSING_GRACE_S)
+        logger.error("A thread that the spider started still runs: it is left behind")
+        _exit(code)
+
+    if crawler in _asked_to_stop:
+        threading.Thread(target=end, daemon=True).start()
+
+
+def _exit(code: int) -> None:
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_LOOK_EVERY_S)
+    return True
 
 
 def _event_loop() -> asyncio.AbstractEventLoop:

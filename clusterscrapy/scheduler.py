@@ -26,6 +26,7 @@ from scrapy.utils.misc import load_object
 from clusterscrapy import outcome
 from clusterscrapy.config import Config
 from clusterscrapy.dupefilter import RequestKeys
+from clusterscrapy.escapes import catch_escapes
 from clusterscrapy.exceptions import (
     ClusterScrapyError,
     CodecError,
@@ -175,6 +176,7 @@ class Scheduler(BaseScheduler, Listener):
 
     async def _open(self) -> None:
         _check_engine(self.crawler)
+        catch_escapes(self.crawler.engine)
         self.joined_at = time.time()
         self.courier = Courier(self.frontier, self.terms, self.limits, self)
         try:
@@ -423,9 +425,16 @@ class Scheduler(BaseScheduler, Listener):
         """Acknowledge, or give up, the requests that have left the engine."""
         if not self._held or self.courier is None:
             return
-        slot = self.crawler.engine._slot
+        engine = self.crawler.engine
+        slot, scraper_slot = engine._slot, engine.scraper.slot
         in_progress = slot.inprogress if slot is not None else ()
-        finished = [request for request in self._held if request not in in_progress]
+        # A callback that downloads its own request again takes it out of the set above too early.
+        in_callback = scraper_slot.active if scraper_slot is not None else ()
+        finished = [
+            request
+            for request in self._held
+            if request not in in_progress and request not in in_callback
+        ]
         if finished and self.courier.buffer:
             # A request that has to run alone may have waited for these.
             self._wake()
@@ -470,7 +479,7 @@ class Scheduler(BaseScheduler, Listener):
             key = self.keys.key(request)
             request = next((r for r, d in self._held.items() if d.key == key), request)
         if request in self._held:
-            self._failed[request] = (reason, detail)
+            self._failed.setdefault(request, (reason, detail))
 
     # --- news from the courier -----------------------------------------------------------
 

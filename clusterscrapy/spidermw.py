@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider, NotConfigured
 
+from clusterscrapy.escapes import caught
 from clusterscrapy.scheduler import scheduler_of, uses_frontier
 
 if TYPE_CHECKING:
@@ -44,9 +45,13 @@ class FrontierSpiderMiddleware:
         scheduler = scheduler_of(self.crawler)
         if scheduler is None or not await scheduler.claim_start():
             return
-        ordinal = 0
+        ordinal, end = 0, object()
         try:
-            async for output in start:
+            while True:
+                with caught(self.crawler.engine):
+                    output = await anext(start, end)
+                if output is end:
+                    break
                 if isinstance(output, Request):
                     scheduler.mark_start(output, ordinal)
                     ordinal += 1

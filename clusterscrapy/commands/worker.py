@@ -10,6 +10,7 @@ from scrapy.utils.project import inside_project
 from clusterscrapy.addon import check_scrapy, is_on
 from clusterscrapy.exceptions import ConfigError
 from clusterscrapy.identity import remember_arguments
+from clusterscrapy.lifecycle import end_without_threads, stoppable
 from clusterscrapy.outcome import DRAINED, exit_code, last_words, promise_to_tell
 from clusterscrapy.scheduler import scheduler_of
 
@@ -38,6 +39,7 @@ class WorkerCommand:
         remember_arguments(crawler, self._arguments)
         promise_to_tell(crawler)
         self._crawlers.append(crawler)
+        crawler._create_spider = stoppable()(crawler._create_spider)  # type: ignore[method-assign]
         return crawler
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
@@ -58,7 +60,8 @@ class WorkerCommand:
                 self.exitcode = exc.exit_code
                 return
         self._crawlers, self._arguments = [], dict(opts.spargs)
-        super().run(args, opts)  # type: ignore[misc]
+        with stoppable():
+            super().run(args, opts)  # type: ignore[misc]
         for crawler in self._crawlers:
             scheduler = scheduler_of(crawler)
             if scheduler is not None and exit_code(crawler) is None and scheduler.abandon():
@@ -67,3 +70,4 @@ class WorkerCommand:
             self.exitcode = exit_code(crawler) or self.exitcode
             if sentence := last_words(crawler):
                 sys.stderr.write(f"clusterscrapy: {sentence}\n")
+            end_without_threads(crawler, self.exitcode)

@@ -12,10 +12,11 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 from clusterscrapy.frontier import Frontier, Status, open_store
+from clusterscrapy.frontier.codec import url_of
 from clusterscrapy.identity import crawl_name
 from tests.site.process import ROOT, SiteProcess
 
@@ -113,6 +114,26 @@ class Crawl:
             return frontier.status()
         finally:
             frontier.close()
+
+    def asked(self) -> list[str]:
+        """The paths the site was asked for, in order."""
+        return [hit.path for hit in self.site.hits()]
+
+    def items(self) -> list[dict[str, Any]]:
+        """The lines of the item file."""
+        path = self.items_path
+        lines = path.read_text("utf-8").splitlines() if path.exists() else []
+        return [json.loads(line) for line in lines]
+
+    def dead(self) -> dict[str, tuple[str, str]]:
+        """Reason and detail of each dead letter, by the end of its URL."""
+        frontier = self.frontier
+        letters = {
+            url_of(letter.payload).removeprefix(self.site.url): (letter.reason, letter.detail)
+            for letter in frontier.dead_letters()
+        }
+        frontier.close()
+        return letters
 
     def kill(self, worker: Worker) -> None:
         """``kill -9``, and note what it had leased: the store still knows."""

@@ -683,6 +683,50 @@ _AROUND_SCRAPY = (
         _life("a_callback_that_blocks_the_loop_is_left_behind"),
     ),
     Fault(
+        "a closing that hangs is waited for",
+        LIFECYCLE,
+        'self._exit_hard("closing hangs")',
+        "pass",
+        _integration(
+            "cases_stop",
+            "who_listens_to_the_end_for_ever_is_left_behind[closed-AsyncCrawlerProcess]",
+        ),
+    ),
+    Fault(
+        "what the spider started is waited for",
+        LIFECYCLE,
+        'self._exit_hard("something that the spider started still runs")',
+        "pass",
+        _integration(
+            "cases_stop", "whatever_is_stuck_is_handed_back_at_the_deadline[reactor-thread]"
+        ),
+    ),
+    Fault(
+        "a thread that a callback has left is waited for",
+        "clusterscrapy/commands/worker.py",
+        "            end_without_threads(crawler, self.exitcode)\n",
+        "",
+        _integration("cases_stop", "whatever_is_stuck_is_handed_back_at_the_deadline[thread]"),
+    ),
+    Fault(
+        "a cancelled callback keeps its page for ever",
+        SCHEDULER,
+        "        catch_escapes(self.crawler.engine)\n",
+        "",
+        _integration(
+            "escapes", "an_exception_that_is_no_exception_is_an_error_of_its_page[sqlite]"
+        ),
+    ),
+    Fault(
+        "a page that downloads itself again is done",
+        SCHEDULER,
+        "if request not in in_progress and request not in in_callback",
+        "if request not in in_progress",
+        _integration(
+            "escapes", "a_page_that_downloads_itself_again_is_not_done_before_its_callback[sqlite]"
+        ),
+    ),
+    Fault(
         "a drained worker says it has finished",
         OUTCOME,
         "code = DRAINED if work_left else FINISHED",

@@ -30,7 +30,9 @@ def asked(crawl: Crawl) -> list[str]:
     return [hit.path for hit in crawl.site.hits()]
 
 
-@pytest.mark.parametrize("where", ["callback", "pipeline", "start", "errback"])
+@pytest.mark.parametrize(
+    "where", ["callback", "pipeline", "start", "errback", "thread", "reactor-thread"]
+)
 def test_whatever_is_stuck_is_handed_back_at_the_deadline(
     crawl_of: CrawlOf, sqlite_store: str, where: str
 ) -> None:
@@ -46,6 +48,35 @@ def test_whatever_is_stuck_is_handed_back_at_the_deadline(
     assert (status.state, status.leased) == ("stopped", 0)
     assert "Traceback" not in worker.text()
     assert "Stored jl feed" in worker.text()
+
+
+@pytest.mark.parametrize("process", ["AsyncCrawlerProcess", "CrawlerProcess"])
+@pytest.mark.parametrize("where", ["closed", "closed-blocking", "engine_stopped"])
+def test_who_listens_to_the_end_for_ever_is_left_behind(
+    crawl_of: CrawlOf, sqlite_store: str, where: str, process: str
+) -> None:
+    crawl = crawl_of("stuckattheend", sqlite_store, where=where)
+    worker = crawl.start(*SOON, "-s", f"FORCE_CRAWLER_PROCESS={process == 'CrawlerProcess'}")
+    wait_until(lambda: len(asked(crawl)) >= 2, 20)
+    time.sleep(0.7)
+    began = time.monotonic()
+    worker.signal(signal.SIGTERM)
+    assert worker.wait(15) == 5
+    assert time.monotonic() - began < 10
+    assert (crawl.status().state, crawl.status().leased) == ("stopped", 0)
+    assert "Stored jl feed" in worker.text() or where == "closed-blocking"
+
+
+def test_a_spider_that_is_still_being_made_ends_at_once(
+    crawl_of: CrawlOf, sqlite_store: str, tmp_path: Path
+) -> None:
+    mark = tmp_path / "mark"
+    crawl = crawl_of("stuckininit", sqlite_store, mark=str(mark))
+    worker = crawl.start(*SOON)
+    wait_until(mark.exists, 20)
+    worker.signal(signal.SIGTERM)
+    assert worker.wait(3) == 5
+    assert "stopped before the crawl was joined" in worker.text()
 
 
 def test_a_worker_that_waits_for_anothers_start_stops_at_once(

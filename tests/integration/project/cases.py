@@ -3,12 +3,16 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 from scrapy.http import FormRequest, Request, Response
+from scrapy.utils.defer import maybe_deferred_to_future
+from twisted.internet.threads import deferToThread
 
 from tests.integration.project.spiders import Base
 
@@ -139,7 +143,7 @@ class Deferring(Base):
 
 
 class Stuck(Base):
-    """Something that takes ten minutes: ``-a where=callback``, ``pipeline``, ``start`` or ``errback``."""
+    """Something that takes ten minutes: see the values of ``where`` in the code."""
 
     name = "stuck"
     where: str
@@ -165,6 +169,10 @@ class Stuck(Base):
         yield {"url": response.url}
         if self.where == "callback":
             await asyncio.sleep(TEN_MINUTES_S)
+        elif self.where == "thread":
+            await asyncio.to_thread(time.sleep, TEN_MINUTES_S)
+        elif self.where == "reactor-thread":
+            await maybe_deferred_to_future(deferToThread(time.sleep, TEN_MINUTES_S))
         elif self.where == "pipeline":
             yield {"slow": True}
 
@@ -269,3 +277,130 @@ class StopsWhenOpened(Base):
 
     async def start(self) -> AsyncIterator[Any]:
         yield Request(self.url + "echo")
+
+
+class Escaping(Base):
+    """Exceptions that are no ``Exception``, each on a page of its own; and a page that is fine."""
+
+    name = "escaping"
+    custom_settings = {  # noqa: RUF012
+        "ITEM_PIPELINES": {"tests.integration.project.cases.Cancelled": 1},
+    }
+
+    async def start(self) -> AsyncIterator[Any]:
+        yield Request(self.url + "echo?generator", callback=self.generator)
+        yield Request(self.url + "echo?async-generator", callback=self.async_generator)
+        yield Request(self.url + "echo?coroutine", callback=self.coroutine)
+        yield Request(self.url + "echo?function", callback=self.function)
+        yield Request("http://127.0.0.1:1/errback", errback=self.failed)
+        yield Request(self.url + "echo?pipeline", callback=self.item)
+        yield Request(self.url + "echo?fine")
+
+    def generator(self, response: Response) -> Iterator[Any]:
+        yield {"url": response.url}
+        yield Request(self.url + "echo?child")
+        raise asyncio.CancelledError
+
+    async def async_generator(self, response: Response) -> AsyncIterator[Any]:
+        yield {"url": response.url}
+        raise SystemExit(3)
+
+    async def coroutine(self, response: Response) -> None:
+        raise asyncio.CancelledError("by somebody")
+
+    def function(self, response: Response) -> None:
+        raise GeneratorExit
+
+    def failed(self, failure: Any) -> None:
+        raise KeyboardInterrupt
+
+    def item(self, response: Response) -> Iterator[Any]:
+        yield {"cancelled": True}
+
+    def parse(self, response: Response) -> Iterator[Any]:
+        yield {"url": response.url}
+
+
+class Cancelled:
+    """A pipeline whose work is cancelled on request."""
+
+    async def process_item(self, item: dict[str, Any]) -> dict[str, Any]:
+        if item.get("cancelled"):
+            raise asyncio.CancelledError
+        return item
+
+
+class EscapingStart(Base):
+    """``start()`` is cancelled after its first request."""
+
+    name = "escapingstart"
+
+    async def start(self) -> AsyncIterator[Any]:
+        yield Request(self.url + "echo?first")
+        raise asyncio.CancelledError
+
+    def parse(self, response: Response) -> Iterator[Any]:
+        yield {"url": response.url}
+
+
+class DownloadsItself(Base):
+    """Downloads the page of its own request once more, and takes its time afterwards."""
+
+    name = "downloadsitself"
+
+    async def start(self) -> AsyncIterator[Any]:
+        yield Request(self.url + "echo?page")
+
+    async def parse(self, response: Response) -> AsyncIterator[Any]:
+        assert response.request is not None
+        await self.crawler.engine.download_async(response.request)
+        await asyncio.sleep(2)
+        yield {"url": response.url}
+        yield Request(self.url + "echo?child", callback=self.leaf)
+
+    def leaf(self, response: Response) -> Iterator[Any]:
+        yield {"url": response.url}
+
+
+class StuckAtTheEnd(Base):
+    """Listens to the end for ten minutes: ``-a where=closed``, ``closed-blocking`` or ``engine_stopped``."""
+
+    name = "stuckattheend"
+    where: str
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Self:
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        if spider.where == "engine_stopped":
+            crawler.signals.connect(spider.hang, signals.engine_stopped)
+        elif spider.where == "closed":
+            crawler.signals.connect(spider.hang, signals.spider_closed)
+        elif spider.where == "closed-blocking":
+            crawler.signals.connect(spider.block, signals.spider_closed)
+        return spider
+
+    async def start(self) -> AsyncIterator[Any]:
+        yield Request(self.url + "echo?quick")
+        yield Request(self.url + "slow/600")
+
+    def parse(self, response: Response) -> Iterator[Any]:
+        yield {"url": response.url}
+
+    async def hang(self) -> None:
+        await asyncio.sleep(TEN_MINUTES_S)
+
+    def block(self) -> None:
+        time.sleep(TEN_MINUTES_S)
+
+
+class StuckInInit(Base):
+    """Takes ten minutes to be made."""
+
+    name = "stuckininit"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        Path(self.mark).touch()
+        time.sleep(TEN_MINUTES_S)
+
+    mark: str
