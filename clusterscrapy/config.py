@@ -206,6 +206,16 @@ class LivenessSettings:
     Why: three heartbeats fit into a lease, so two may be lost without harm.
     """
 
+    replay_seconds: float = setting(60.0, unit="seconds", at_least=0)
+    """How long a worker keeps what it told Redis, to tell it again should Redis come back in an older
+    state: restarted from its file (`appendfsync everysec` may lose a second), or replaced by a replica.
+    What was told again is dropped by the dupe filter where Redis still knows it. 0 keeps nothing, and
+    what such a Redis has lost stays lost.
+
+    Why: a replica that is more than a minute behind is rarely promoted; a minute of a fast crawl takes a
+    few megabytes.
+    """
+
     lease_seconds: float = setting(15.0, unit="seconds", above=0)
     """How long after its last heartbeat a worker counts as dead and its requests go to others. At
     least twice `CLUSTER_HEARTBEAT_SECONDS`.

@@ -41,6 +41,7 @@ from clusterscrapy.frontier import (
     Delivery,
     Fail,
     Frontier,
+    LeaseLost,
     Opening,
     Push,
     Release,
@@ -49,6 +50,7 @@ from clusterscrapy.frontier import (
     Status,
     StoreEmptied,
     Terms,
+    WentBack,
     key_of,
 )
 from clusterscrapy.frontier.codec import RequestCodec, slot_of
@@ -498,7 +500,7 @@ class Scheduler(BaseScheduler, Listener):
             self._say_paused()
         assert self.courier is not None
         if self._runs_start and reply.start in ("done", "failed"):
-            self._runs_start = self.courier.claim_start = False
+            self._runs_start = False
         if reply.taken or self.courier.over:
             self._wake()
 
@@ -509,13 +511,22 @@ class Scheduler(BaseScheduler, Listener):
         else:
             logger.info("Crawl %s goes on after a pause", name)
 
-    def lost(self) -> None:
-        """This worker was taken for dead: what it still fetches belongs to others now."""
-        logger.warning(
-            "This worker was silent for longer than its lease and was taken for dead: %d requests "
-            "went to others; it goes on under a new name",
-            len(self._held),
-        )
+    def lost(self, why: LeaseLost) -> None:
+        """What this worker still fetches belongs to others now."""
+        if isinstance(why, WentBack):
+            logger.error(
+                "%s. What this worker had told it in the last %.0f s (CLUSTER_REPLAY_SECONDS) is told again, "
+                "so some pages are fetched twice",
+                why,
+                self.limits.replay_s,
+            )
+            self.stats.inc_value("clusterscrapy/store_went_back")
+        else:
+            logger.warning(
+                "This worker was silent for longer than its lease and was taken for dead: %d requests "
+                "went to others; it goes on under a new name",
+                len(self._held),
+            )
         self.stats.inc_value("clusterscrapy/leases_lost", len(self._held))
         self._held.clear()
         self._failed.clear()

@@ -74,4 +74,5 @@ def limits_of(config: Config, concurrent_requests: int) -> Limits:
         seen_memory=config.seen_memory,
         heartbeat_s=config.heartbeat_seconds,
         stall_s=config.loop_stall_seconds,
+        replay_s=config.replay_seconds,
     )

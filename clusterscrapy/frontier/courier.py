@@ -20,6 +20,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from clusterscrapy.exceptions import ClusterScrapyError, FrontierUnavailable
+from clusterscrapy.frontier.journal import Journal
 from clusterscrapy.frontier.protocol import (
     Ack,
     Batch,
@@ -35,8 +36,11 @@ from clusterscrapy.frontier.protocol import (
     Release,
     Reply,
     Session,
+    StartDone,
     Status,
+    StoreEmptied,
     Terms,
+    WentBack,
 )
 
 logger = logging.getLogger(__name__)
@@ -59,6 +63,7 @@ class Limits:
     seen_memory: int = 100_000
     heartbeat_s: float = 5.0
     stall_s: float = 120.0
+    replay_s: float = 60.0
 
 
 class Listener:
@@ -70,8 +75,11 @@ class Listener:
     def answered(self, ops: list[Op], reply: Reply) -> None:
         """A batch was applied."""
 
-    def lost(self) -> None:
-        """The worker was taken for dead: its leases are others' now; it has joined again."""
+    def lost(self, why: LeaseLost) -> None:
+        """The worker was taken for dead, or the store went back in time (:class:`WentBack`).
+
+        Its leases are others' now; it has joined again.
+        """
 
     def gone(self, error: ClusterScrapyError) -> None:
         """The crawl is not there any more, or the store refuses us; close."""
@@ -101,8 +109,8 @@ class Courier:
         """Where the crawl stood at its end, once this worker has left it finished."""
         self.claim_start = False
         self.taking = True
-        self.inside: set[bytes] = set()
-        """Keys given out by :meth:`next` and not yet finished."""
+        self.inside: dict[bytes, Delivery] = {}
+        """What :meth:`next` gave out and is not yet finished, by its key."""
         self.session: Session | None = None
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="clusterscrapy-frontier")
@@ -116,6 +124,9 @@ class Courier:
         self._entered: list[bytes] = []
         self._known = _Memory(limits.seen_memory)
         self._on_its_way: set[bytes] = set()
+        self._journal = Journal(limits.replay_s if frontier.goes_back else 0.0)
+        self._start_done: StartDone | None = None
+        self._lost = LeaseLost()
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = float("inf")
         self._idle_s = IDLE_FIRST_S
@@ -168,7 +179,11 @@ class Courier:
     def tell(self, op: Op) -> None:
         """Put any other operation into the outbox; Ack, Fail and Release end a lease."""
         if isinstance(op, Ack | Fail | Release):
-            self.inside.discard(op.key)
+            page = self.inside.pop(op.key, None)
+            if page is not None and type(op) is Ack:
+                self._journal.finished(page)
+        elif type(op) is StartDone:
+            self._start_done = op
         self._put(op)
 
     def _put(self, op: Op) -> None:
@@ -194,7 +209,7 @@ class Courier:
             return None
         delivery = self.buffer[index]
         del self.buffer[index]
-        self.inside.add(delivery.key)
+        self.inside[delivery.key] = delivery
         self._entered.append(delivery.key)
         # A request that was there when a worker died is reported at once, not at leisure.
         self._due(0 if delivery.deaths else self._linger_s)
@@ -302,7 +317,8 @@ class Courier:
             reply = future.result()
         except FrontierUnavailable as exc:
             self._unavailable(exc)
-        except LeaseLost:
+        except LeaseLost as exc:
+            self._lost = exc
             self._busy = True
             self._thread.submit(self._join_again).add_done_callback(self._joined_again)
         except ClusterScrapyError as exc:
@@ -339,6 +355,14 @@ class Courier:
             if type(op) is Push and op.filtered:
                 self._on_its_way.discard(op.key)
                 self._known.add(op.key)
+        self._journal.confirmed(ops, reply.queued)
+        if not reply.start and self.reply.start == "done":
+            # Whoever ran it is not here to say so again.
+            self._break(
+                StoreEmptied(f"{self._lost}; start the spider again: start() has to run again")
+            )
+            return
+        self._note_start(reply)
         self.reply = reply
         self.buffer.extend(reply.taken)
         if not self.taking:
@@ -350,6 +374,17 @@ class Courier:
         self.listener.answered(ops, reply)
         self._news.set()
         self._schedule_next(busy=bool(ops or reply.taken))
+
+    def _note_start(self, reply: Reply) -> None:
+        if reply.start in ("done", "failed"):
+            self.claim_start = False
+        elif (
+            reply.start == "mine"
+            and self._start_done is not None
+            and not any(type(op) is StartDone for op in self._outbox)
+        ):
+            # Said under an epoch that is no more, or into a store that has forgotten it.
+            self._put(self._start_done)
 
     def _schedule_next(self, *, busy: bool) -> None:
         self._idle_s = IDLE_FIRST_S if busy else min(self._idle_s * 1.5, IDLE_LAST_S)
@@ -396,13 +431,20 @@ class Courier:
         self._heart.start(session)
         # What this worker held is others' now. Its children are not lost: they are pushed
         # again, and the filter knows those that were stored the first time.
-        self._outbox.extendleft(reversed(self._batch_ops))
+        again = self._journal.filtered()
+        if isinstance(self._lost, WentBack):
+            again = self._journal.everything()
+        self._known.clear()
+        ops = [*again, *self._batch_ops, *self._outbox]
         self._batch, self._batch_ops = None, []
-        self._outbox = deque(op for op in self._outbox if not isinstance(op, Ack | Fail | Release))
+        held = Ack | Fail | Release | StartDone
+        self._outbox = deque(op for op in ops if not isinstance(op, held))
+        self.claim_start = self.claim_start or self._start_done is not None
+        self._on_its_way = {op.key for op in self._outbox if type(op) is Push and op.filtered}
         self.buffer.clear()
         self.inside.clear()
         self._entered.clear()
-        self.listener.lost()
+        self.listener.lost(self._lost)
         self._due(0)
 
     # --- the end ---------------------------------------------------------------------------

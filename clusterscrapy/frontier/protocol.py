@@ -49,6 +49,10 @@ class LeaseLost(FrontierError):
     """This worker was declared dead and its leases went to others; it joins again with a new epoch."""
 
 
+class WentBack(LeaseLost):
+    """The store went back in time: it does not know what it had confirmed to this worker lately."""
+
+
 class CrawlGone(FrontierError):
     """The crawl was dropped, or a new run of it began, while this worker was in it."""
 
@@ -140,6 +144,7 @@ class Delivery(NamedTuple):
     payload: bytes
     deaths: int
     """How many workers died while this request was inside their engine."""
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +302,7 @@ class Session(Protocol):
             FrontierUnavailable: the store did not answer; call again with the *same* batch, which
                 is applied once however often it is sent.
             LeaseLost: this epoch was declared dead; nothing of the batch was applied.
+            WentBack: the store lost what it had confirmed; nothing of the batch was applied.
             CrawlGone: the crawl was dropped or begun anew; nothing was applied.
         """
         ...
@@ -322,6 +328,8 @@ class Frontier(Protocol):
     """One crawl in a store, as seen by workers (join) and by people (the rest)."""
 
     name: str
+    goes_back: bool
+    """Its store may come back in an older state while its workers live on (see :class:`WentBack`)."""
 
     def join(self, terms: Terms) -> Session:
         """Become a worker of this crawl, beginning, resuming or renewing it as the terms say.

@@ -61,6 +61,7 @@ from clusterscrapy.frontier.protocol import (
     Status,
     StoreEmptied,
     Terms,
+    WentBack,
     WorkerStatus,
     scheme_sentence,
     shown,
@@ -189,6 +190,8 @@ def _digest(script: str) -> str:
 
 class RedisFrontier:
     """One crawl in a :class:`RedisStore`; its keys are described in ``lua/common.lua``."""
+
+    goes_back = True
 
     def __init__(self, store: RedisStore, name: str) -> None:
         self.store = store
@@ -486,6 +489,11 @@ class RedisSession:
             raise CrawlGone(f"crawl {self.frontier.name} was dropped or begun anew")
         if answer[0] == b"lost":
             raise LeaseLost(f"worker {self.terms.worker} was taken for dead")
+        if answer[0] == b"behind":
+            raise WentBack(
+                f"Redis at {self.frontier.store.place} went back in time: it does not know what it had "
+                "confirmed lately (restarted from an older file, or replaced by a replica)"
+            )
         self._sequence += 1
         self._lapsed = False
         return _reply(answer)
@@ -538,8 +546,8 @@ def _reply(answer: list[Any]) -> Reply:
     _, queued, entries, late, waiting, leased, workers, start, paused, hungry, generation = answer
     taken = []
     for entry in entries:
-        _, deaths, _, key = _HEAD.unpack_from(entry)
-        taken.append(Delivery(key, entry[_HEAD.size :], deaths))
+        _, deaths, priority, key = _HEAD.unpack_from(entry)
+        taken.append(Delivery(key, entry[_HEAD.size :], deaths, priority))
     return Reply(
         queued=[mark == 49 for mark in queued],
         taken=taken,

@@ -99,6 +99,8 @@ class MemoryStore:
 class SqliteFrontier:
     """One crawl in a SQLite database (``path`` None: in memory)."""
 
+    goes_back = False
+
     def __init__(self, name: str, path: Path | None, lives: Liveness) -> None:
         self.name = name
         self.path = path
@@ -730,7 +732,7 @@ class _Step:
         )
         self.delta["waiting"] -= len(rows)
         self.delta["leased"] += len(rows)
-        return [Delivery(key, payload, deaths) for _, _, key, deaths, payload in rows]
+        return [Delivery(key, payload, deaths, prio) for _, prio, key, deaths, payload in rows]
 
 
 # --- steps shared by sessions and joins ------------------------------------------------

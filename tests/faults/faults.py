@@ -49,6 +49,10 @@ def _more(store: str, *names: str) -> tuple[str, ...]:
     return tuple(f"tests/contract/test_frontier_more.py::test_{name}[{store}]" for name in names)
 
 
+def _back(*names: str) -> tuple[str, ...]:
+    return tuple(f"tests/contract/test_redis_goes_back.py::test_{name}" for name in names)
+
+
 def _courier(*names: str) -> tuple[str, ...]:
     return tuple(f"tests/unit/test_courier.py::test_{name}" for name in names)
 
@@ -725,6 +729,34 @@ _AROUND_SCRAPY = (
         _integration(
             "escapes", "a_page_that_downloads_itself_again_is_not_done_before_its_callback[sqlite]"
         ),
+    ),
+    Fault(
+        "a store that went back is not noticed",
+        SYNC,
+        "if applied ~= this_call and applied ~= this_call - 1 then",
+        "if false then",
+        _back("a_confirmed_call_that_is_forgotten_is_noticed_and_leases_return"),
+    ),
+    Fault(
+        "an epoch that the store does not know yet was taken for dead",
+        SYNC,
+        "return {redis.call('ZSCORE', at('reaped'), epoch) and 'lost' or 'behind'}",
+        "return {'lost'}",
+        _back("a_worker_that_the_store_does_not_know_yet_notices"),
+    ),
+    Fault(
+        "nothing is told again to a store that went back",
+        COURIER,
+        "again = self._journal.everything()",
+        "again = []",
+        _back("a_courier_says_everything_again[before the claim]"),
+    ),
+    Fault(
+        "the end of start() is not told again",
+        COURIER,
+        "            self._put(self._start_done)\n",
+        "            pass\n",
+        _back("a_courier_says_everything_again[before the end of start()]"),
     ),
     Fault(
         "a drained worker says it has finished",

@@ -18,6 +18,7 @@ from clusterscrapy.frontier import (
     CrawlEnded,
     Delivery,
     Frontier,
+    LeaseLost,
     Push,
     Reply,
     StartDone,
@@ -40,7 +41,7 @@ class Ear(Listener):
     def answered(self, ops: list[Op], reply: Reply) -> None:
         self.heard.append("answered")
 
-    def lost(self) -> None:
+    def lost(self, why: LeaseLost) -> None:
         self.heard.append("lost")
 
     def gone(self, error: ClusterScrapyError) -> None:

@@ -9,6 +9,7 @@
 --   priorities     ZSET    priorities that may have a queue; member = priority, score = priority
 --   queue:<prio>   LIST    entries of one priority; pushed right, taken left (right when order = lifo)
 --   workers        ZSET    epoch -> time of its last heartbeat, ms
+--   reaped         ZSET    epochs declared dead -> when, ms; a day long
 --   hungry         ZSET    epoch -> when it last asked for work and there was none, ms
 --   infos          HASH    epoch -> msgpack {name, joined_at}
 --   lease:<epoch>  HASH    key -> lease time (8 bytes, ms, big-endian) .. entry
@@ -168,6 +169,8 @@ local function reap(now, lease_ms, max_deaths)
   set('reaped_at', now)
   for _, epoch in ipairs(redis.call('ZRANGEBYSCORE', at('workers'), '-inf', now - lease_ms)) do
     return_leases(epoch, max_deaths, now)
+    redis.call('ZADD', at('reaped'), now, epoch)
+    redis.call('ZREMRANGEBYSCORE', at('reaped'), '-inf', now - 86400000)
   end
 end
 
@@ -184,7 +187,7 @@ local function empty()
     redis.call('UNLINK', at('lease:' .. epoch), at('inside:' .. epoch), at('reply:' .. epoch))
   end
   forget_seen()
-  redis.call('UNLINK', KEYS[1], at('priorities'), at('workers'), at('hungry'), at('infos'))
+  redis.call('UNLINK', KEYS[1], at('priorities'), at('workers'), at('reaped'), at('hungry'), at('infos'))
 end
 
 -- Takes a dead letter away; returns it.

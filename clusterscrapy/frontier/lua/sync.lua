@@ -4,12 +4,22 @@
 -- ARGV[6] keys that entered the engine, 16 bytes each  [7] lease, ms  [8] max deliveries  [9] claim start() 0|1
 -- Operations: {1, key, payload, priority, filtered, start} push · {2, key} ack · {3, key, reason, detail} fail
 --   · {4, key} release · {5, key, payload, reason, detail} bury · {6, failed} start done
--- Returns {'gone'} (another run) | {'lost'} (epoch unknown) | {'ok', queued ('1'/'0' for each push), entries taken,
+-- Returns {'gone'} (another run) | {'lost'} (epoch declared dead) | {'behind'} (the store went back in time: what it
+--   had confirmed to this epoch is not here; its leases were returned) | {'ok', queued ('1'/'0' for each push), entries taken,
 --   late, waiting, leased, workers, start, paused, hungry, generation}. O(operations + leases taken).
 local epoch = ARGV[1]
 local now = now_ms()
 if number('run') ~= tonumber(ARGV[2]) then return {'gone', redis.call('EXISTS', KEYS[1])} end
-if not redis.call('ZSCORE', at('workers'), epoch) then return {'lost'} end
+if not redis.call('ZSCORE', at('workers'), epoch) then
+  return {redis.call('ZSCORE', at('reaped'), epoch) and 'lost' or 'behind'}
+end
+local last = redis.call('GET', at('reply:' .. epoch))
+last = last and cmsgpack.unpack(last)
+local applied, this_call = last and last[1] or 0, tonumber(ARGV[3])
+if applied ~= this_call and applied ~= this_call - 1 then
+  return_leases(epoch, 0, now)
+  return {'behind'}
+end
 redis.call('ZADD', at('workers'), now, epoch)
 reap(now, tonumber(ARGV[7]), tonumber(ARGV[8]))
 
@@ -159,10 +169,8 @@ local function take(want)
   delta.leased = delta.leased + #taken
 end
 
-local last = redis.call('GET', at('reply:' .. epoch))
-last = last and cmsgpack.unpack(last)
 local hungry = false
-if last and last[1] == tonumber(ARGV[3]) then
+if applied == this_call then
   -- The answer to this call was lost on its way: give it again, apply nothing.
   queued, delta.late = {last[2]}, last[4]
   for _, key in ipairs(last[3]) do
@@ -192,7 +200,7 @@ else
   end
   for name, change in pairs(delta) do count(name, change) end
   redis.call('SET', at('reply:' .. epoch),
-    cmsgpack.pack({tonumber(ARGV[3]), table.concat(queued), taken_keys, delta.late}))
+    cmsgpack.pack({this_call, table.concat(queued), taken_keys, delta.late}))
 end
 local start = state('start')
 if number('waiting') == 0 and number('leased') == 0 and (start == 'done' or start == 'failed') then
