@@ -267,8 +267,8 @@ _IN_REDIS = (
     Fault(
         "a repeated call is applied again",
         SYNC,
-        "if last and last[1] == tonumber(ARGV[3]) then",
-        "if last and last[1] == -1 then",
+        "if applied == this_call then",
+        "if applied == -1 then",
         ("tests/contract/test_frontier.py::test_a_call_that_is_repeated_is_applied_once",),
     ),
     Fault(
@@ -309,8 +309,9 @@ _IN_REDIS = (
     Fault(
         "a lost worker's batch is applied",
         SYNC,
-        "if not redis.call('ZSCORE', at('workers'), epoch) then return {'lost'} end",
-        "",
+        "if not redis.call('ZSCORE', at('workers'), epoch) then\n",
+        "redis.call('SET', at('reply:' .. epoch), cmsgpack.pack({tonumber(ARGV[3]) - 1, '', {}, 0}))\n"
+        "if false then\n",
         _contract("redis", "nothing_of_a_lost_workers_batch_is_applied"),
     ),
     Fault(
@@ -508,8 +509,8 @@ _IN_THE_COURIER = (
     Fault(
         "a worker taken for dead drops its links",
         COURIER,
-        "self._outbox.extendleft(reversed(self._batch_ops))",
-        "self._outbox.clear()",
+        "ops = [*again, *self._batch_ops, *self._outbox]",
+        "ops = [*again]",
         _courier("a_worker_taken_for_dead_keeps_its_children_and_drops_its_leases"),
     ),
     Fault(
@@ -588,8 +589,8 @@ _AROUND_SCRAPY = (
     Fault(
         "a page is acknowledged when it enters the engine",
         SCHEDULER,
-        "[request for request in self._held if request not in in_progress]",
-        "list(self._held)",
+        "if request not in in_progress and request not in in_callback",
+        "if True",
         _death("between-links-sqlite", "item-in-pipeline-sqlite"),
     ),
     Fault(
