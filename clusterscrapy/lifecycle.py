@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from scrapy import signals
-from scrapy.crawler import CrawlerProcessBase
 from scrapy.exceptions import NotConfigured
 
 from clusterscrapy import outcome
@@ -78,6 +77,9 @@ class Lifecycle:
         """Put our handler in front of Scrapy's."""
         if threading.current_thread() is not threading.main_thread():
             return
+        # Scrapy's of before 2.15 has no such class, and must come as far as being refused.
+        from scrapy.crawler import CrawlerProcessBase
+
         for number in _SIGNALS:
             handler = signal.getsignal(number)
             owner = getattr(handler, "__self__", None)

@@ -218,7 +218,8 @@ class Courier:
     def ask(self) -> None:
         """The buffer is empty and the engine wants more."""
         if self.taking and self.reply.waiting and not self.reply.paused:
-            self._due(LINGER_S)
+            # Half a buffer since the last call: there is enough to tell, the engine need not wait.
+            self._due(0 if len(self._entered) * 2 >= self.limits.prefetch else LINGER_S)
 
     def hand_back(self) -> None:
         """Take no more, and release what waits in the buffer."""

@@ -46,7 +46,11 @@ def _crawler(settings: dict[str, Any]) -> Crawler:
     crawler.request_fingerprinter = RequestFingerprinter(crawler)
     # An engine in which every request is finished the moment it was handed out.
     slot = SimpleNamespace(inprogress=set(), nextcall=SimpleNamespace(schedule=lambda: None))
-    crawler.engine = SimpleNamespace(_slot=slot, downloader=SimpleNamespace(slots={}))  # type: ignore[assignment]
+    scraper = SimpleNamespace(
+        slot=SimpleNamespace(active=set()), call_spider_async=None, itemproc=None
+    )
+    downloader = SimpleNamespace(slots={})
+    crawler.engine = SimpleNamespace(_slot=slot, scraper=scraper, downloader=downloader)  # type: ignore[assignment]
     return crawler
 
 
