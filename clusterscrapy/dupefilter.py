@@ -27,6 +27,11 @@ _URL_MAX = 300
 """At most 50,000 URLs of 300 characters: 20 MB at worst, 8 MB usually."""
 
 
+def start_key_of(key: bytes, number: int) -> bytes:
+    """The key of the ``number``-th (from 0) ``dont_filter`` request of ``start()`` with this fingerprint."""
+    return key_of(b"start %d " % number + key)
+
+
 class RequestKeys:
     """Names requests for the frontier.
 
@@ -89,7 +94,7 @@ class RequestKeys:
         key = self._fingerprinted(request)
         number = self._of_start[key]
         self._of_start[key] += 1
-        return key_of(b"start %d " % number + key)
+        return start_key_of(key, number)
 
     def restart(self) -> None:
         """``start()`` begins: count from nothing."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_TICK_S = 0.05
+"""File systems stamp with a clock that ticks this seldom, at worst."""
 _LINE_TAKES_S = 0.3
 """Longer than a large item takes to be written."""
 LINE_FORMATS = frozenset({"jsonlines", "jsonl", "jl"})
@@ -76,7 +79,7 @@ class CrashSafeFeeds:
                     uri,
                 )
                 if path is not None and _is_written_anew(options):
-                    own = self._claim(path, fresh=scheduler.opening.fresh)
+                    own = self._claim(path, fresh=not scheduler.opening.touched)
                     if own != path:
                         own_uri = str(own).replace("%", "%%")
                         for by_uri in cast(
@@ -89,14 +92,15 @@ class CrashSafeFeeds:
     def _prepare_lines(self, path: Path, options: dict[str, Any], scheduler: Scheduler) -> None:
         opening = scheduler.opening
         assert opening is not None
+        emptied = False
         if path.exists() and path.stat().st_size > 0:
-            # Written since this worker joined: another one was faster, and these are this run's items.
-            old = path.stat().st_mtime < scheduler.joined_at
-            if opening.fresh and options.get("overwrite") and old:
-                path.write_bytes(b"")
+            if not opening.touched and options.get("overwrite"):
+                emptied = _empty(path, unless_written_since=scheduler.joined_at)
+            if emptied:
+                logger.info("%s held the items of an earlier run: it is written anew", path)
             elif _is_torn(path, others=opening.workers > 1):
                 _end_torn_line(path, cut=not opening.fresh)
-            if not opening.fresh and options.get("overwrite"):
+            if not emptied and not opening.fresh and options.get("overwrite"):
                 logger.info("Resuming: items are appended to %s", path)
         # Appending, because several workers of one crawl may write the same file line by line.
         options["overwrite"] = False
@@ -151,6 +155,20 @@ class CrashSafeFeeds:
         scheduler = scheduler_of(self.crawler)
         if why and scheduler is not None and response is not None and response.request is not None:
             scheduler.feed_failed(response.request, f"{why}; the log says more")
+
+
+def _empty(path: Path, *, unless_written_since: float) -> bool:
+    """Empty a file of an earlier run. What was written since is of this run: another worker was faster.
+
+    Compared by the clock of the file system, which may be another machine's.
+    """
+    with tempfile.TemporaryFile(dir=path.parent) as now, path.open("rb+") as file:
+        ahead = os.fstat(now.fileno()).st_mtime - time.time()
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file.fileno()).st_mtime >= unless_written_since + ahead - _TICK_S:
+            return False
+        file.truncate(0)
+        return True
 
 
 def _is_lines(options: dict[str, Any]) -> bool:

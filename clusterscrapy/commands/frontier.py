@@ -24,13 +24,14 @@ from clusterscrapy.commands.show import (
     top_screen,
 )
 from clusterscrapy.config import Config, unknown_in_environment
+from clusterscrapy.dupefilter import start_key_of
 from clusterscrapy.exceptions import (
     ClusterScrapyError,
     ConfigError,
     FrontierError,
     FrontierUnavailable,
 )
-from clusterscrapy.frontier import Frontier, key_of
+from clusterscrapy.frontier import Frontier, Standing, key_of
 from clusterscrapy.terms import store_of
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ class Command(ScrapyCommand):
         if not found:
             raise ConfigError(self._none())
         key, url = self._key(opts.url)
-        standings = {frontier.name: frontier.why(key, url) for frontier in found}
+        standings = {frontier.name: _standing(frontier, key, url)[0] for frontier in found}
         if opts.json:
             records = [
                 {"crawl": n, "state": s.state, "detail": s.detail} for n, s in standings.items()
@@ -228,7 +229,7 @@ class Command(ScrapyCommand):
     def _forget(self, opts: argparse.Namespace) -> None:
         frontier = self._one(opts.crawl)
         key, url = self._key(opts.url)
-        standing = frontier.why(key, url)
+        standing, key = _standing(frontier, key, url)
         if standing.state == "dead":
             raise FrontierError(f"{url} is a dead letter; 'scrapy frontier dead replay' queues it")
         if standing.state != "done" or not frontier.forget(key):
@@ -280,3 +281,14 @@ class Command(ScrapyCommand):
         frontiers = [self._one(opts.crawl)] if alone else self._matching(opts.crawl)
         for frontier in frontiers:
             act_on_dead_letters(frontier, opts)
+
+
+def _standing(frontier: Frontier, key: bytes, url: str) -> tuple[Standing, bytes]:
+    """Where a URL stands, and the key it stands there by: ``start()`` may have sent it past the filter."""
+    standing = frontier.why(key, url)
+    if standing.state in ("never seen", "forgotten"):
+        start_key = start_key_of(key, 0)
+        of_start = frontier.why(start_key, url)
+        if of_start.state == "done":
+            return of_start, start_key
+    return standing, key

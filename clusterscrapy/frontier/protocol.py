@@ -181,6 +181,8 @@ class Opening:
     run: int = 1
     fresh: bool = True
     """This worker began the run."""
+    touched: bool = False
+    """A worker of this run has taken a request, or begun ``start()``: there may be items."""
     late: bool = False
     """The crawl is finished and this worker came too late to do anything."""
     finished_ago_s: float = 0.0
@@ -287,6 +289,10 @@ class Standing:
     """``never seen``, ``waiting``, ``leased``, ``done``, ``dead``, or ``forgotten``: the crawl is
     finished and its memory dropped."""
     detail: str = ""
+
+
+DONE_WORDS = "fetched, its links and items stored; or its dead letter was dropped"
+"""All that is known of a key that was seen and is nowhere else."""
 
 
 class Session(Protocol):

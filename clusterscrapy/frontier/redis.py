@@ -41,6 +41,7 @@ from redis.exceptions import (
 from clusterscrapy.exceptions import ConfigError, FrontierError, FrontierUnavailable
 from clusterscrapy.frontier.codec import url_of
 from clusterscrapy.frontier.protocol import (
+    DONE_WORDS,
     KEY_BYTES,
     Ack,
     Batch,
@@ -230,8 +231,8 @@ class RedisFrontier:
 
     def _opening(self, terms: Terms, answer: list[Any]) -> Opening:
         status = answer[0].decode()
-        run, waiting, leased, done, dead, workers, ago = (int(n) for n in answer[1:8])
-        kind, order, words = (text.decode() for text in answer[8:11])
+        run, waiting, leased, done, dead, workers, ago, touched = map(int, answer[1:9])
+        kind, order, words = (text.decode() for text in answer[9:12])
         if status == "scheme":
             raise SchemeMismatch(scheme_sentence(words, terms.scheme.words))
         notes = [
@@ -246,6 +247,7 @@ class RedisFrontier:
             run=run,
             fresh=status == "fresh",
             late=status == "late",
+            touched=bool(touched),
             finished_ago_s=ago / 1000,
             waiting=waiting,
             leased=leased,
@@ -349,10 +351,10 @@ class RedisFrontier:
                 "the crawl is finished and its memory was dropped; CLUSTER_KEEP=1 keeps it",
             )
         if state.get("filter") == "exact" and client.sismember(f"{self.base}seen", key):  # type: ignore[arg-type]
-            return Standing("done", "fetched, its links and items stored")
+            return Standing("done", DONE_WORDS)
         if state.get("filter") == "bloom" and self.call("seen", key):
             rate = state.get("error_rate", "?")
-            return Standing("done", f"fetched, its links and items stored (sure to {rate})")
+            return Standing("done", f"{DONE_WORDS} (sure to {rate})")
         return Standing("never seen", "no page of this crawl has yielded it through the filter")
 
     def pause(self, paused: bool = True) -> None:

@@ -24,6 +24,7 @@ from clusterscrapy.exceptions import ConfigError, FrontierError, FrontierUnavail
 from clusterscrapy.frontier.codec import NOTE, url_of
 from clusterscrapy.frontier.liveness import FileLocks, Liveness, LocalLives
 from clusterscrapy.frontier.protocol import (
+    DONE_WORDS,
     Ack,
     Batch,
     Bury,
@@ -268,7 +269,7 @@ class SqliteFrontier:
             if found == key or url_of(payload) == url:
                 return Standing("dead", f"{reason}: {detail}")
         if db.execute("SELECT 1 FROM seen WHERE key = ?", (key,)).fetchone():
-            return Standing("done", "fetched, its links and items stored")
+            return Standing("done", DONE_WORDS)
         if _State(db).get("forgotten", 0):
             return Standing(
                 "forgotten",
@@ -574,6 +575,7 @@ class _Entrance:
         return Opening(
             run=run,
             fresh=fresh,
+            touched=bool(self.state.get("touched", 0)),
             late=late,
             finished_ago_s=ago,
             waiting=self.state.get("waiting", 0),
@@ -603,6 +605,7 @@ class _Step:
     def apply(self, batch: Batch) -> Reply:
         if batch.claim_start and self.state.get("start", "") == "":
             self.state.set("start", self.epoch)
+            self.state.set("touched", 1)
         for op in batch.ops:
             self._apply(op)
         if any(self.queued) and self.state.get("finished_at", 0.0):
@@ -618,6 +621,8 @@ class _Step:
         hungry = self._others_hungry()
         if batch.want and not paused:
             taken = self._take(self._share(batch.want, waiting, hungry))
+            if taken and not self.state.get("touched", 0):
+                self.state.set("touched", 1)
             if taken or not waiting:
                 hungry_at = 0.0 if taken else time.time()
                 self.db.execute(

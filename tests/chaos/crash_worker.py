@@ -230,7 +230,7 @@ _JOINING = {
     "join-unlisted": Point(((RedisFrontier, "call"),), "after", _script("join"), stores=("redis",)),
     "joined-unheard": Point(JOIN, "after"),
     "joined": Point(((Courier, "open"),), "after", routine=False),
-    "feed-unprepared": Point(((CrashSafeFeeds, "_prepare_lines"),), routine=False),
+    "feed-unprepared": Point(((CrashSafeFeeds, "prepare"),), routine=False),
 }
 _STARTING = {
     "before-claim": Point(((Scheduler, "claim_start"),), spider="seeds", routine=False),

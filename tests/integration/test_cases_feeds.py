@@ -147,3 +147,20 @@ def test_items_on_standard_output_are_not_called_unsafe_files(
     worker = crawl.start("-O", "-:jl")
     assert worker.wait() == 0
     assert sum(line.startswith('{"url"') for line in worker.text().splitlines()) == 10
+
+
+def test_a_worker_killed_before_it_opened_its_file_leaves_no_items_of_an_earlier_run(
+    crawl_of: CrawlOf, store: str, out: Path
+) -> None:
+    """The run was begun by the one that died; who resumes it still has the file to empty."""
+    crawl = crawl_of("many", store)
+    assert crawl.start("-O", str(out), *SOME).wait() == 4
+    killed = ["-m", "tests.chaos.crash_worker", "feed-unprepared", "1"]
+    afresh = ("-s", "CLUSTER_RESUME=0")
+    lease = ("-s", "CLUSTER_LEASE_SECONDS=2", "-s", "CLUSTER_HEARTBEAT_SECONDS=0.5")
+    died = crawl.start("-O", str(out), *afresh, *lease, runner=killed)
+    assert died.wait() == -signal.SIGKILL
+    workers = [crawl.start("-O", str(out), *lease) for _ in range(2)]
+    assert [worker.wait() for worker in workers] == [0, 0]
+    assert sorted(kept(out)) == sorted(set(kept(out)))
+    assert len(kept(out)) == 10

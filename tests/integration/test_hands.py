@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterscrapy.dupefilter import RequestKeys
 from clusterscrapy.frontier import (
     Ack,
     Batch,
@@ -188,6 +189,33 @@ def test_a_page_that_is_done_can_be_forgotten(store: str, session: Session) -> N
             store, "forget", url(name), code=1
         )
     assert "dead replay" in frontier(store, "forget", url("b"), code=1)
+
+
+def test_a_start_request_past_the_filter_is_found_and_can_be_forgotten(store: str) -> None:
+    """``start_urls`` are sent with ``dont_filter``, under keys of their own."""
+    from scrapy import Request, Spider
+    from scrapy.utils.request import RequestFingerprinter
+
+    start = Request(url("home"), dont_filter=True)
+    push = Push(
+        RequestKeys(RequestFingerprinter(), kind="bloom").start_key(start),
+        RequestCodec(Spider("s")).encode(start),
+    )
+    session = open_store(store).frontier("s").join(Terms())
+    session.sync(Batch(claim_start=True))
+    taken = session.sync(Batch([push, StartDone()], want=1)).taken
+    session.sync(Batch([Ack(taken[0].key)]))
+    assert "done" in frontier(store, "why", url("home"))
+    frontier(store, "forget", url("home"))
+    assert "never seen" in frontier(store, "why", url("home"))
+    assert session.sync(Batch([push])).queued == [True]
+
+
+def test_a_page_whose_letter_was_dropped_is_not_called_fetched(
+    store: str, session: Session
+) -> None:
+    frontier(store, "dead", "drop")
+    assert "or its dead letter was dropped" in frontier(store, "why", url("b"))
 
 
 def test_drop_asks_for_force_while_workers_are_alive(store: str, session: Session) -> None:

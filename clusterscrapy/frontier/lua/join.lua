@@ -2,7 +2,8 @@
 -- KEYS[1] state (HASH)
 -- ARGV[1] epoch  [2] worker name  [3] resume 0|1  [4] explicit id 0|1  [5] hold, ms  [6] lease, ms
 -- ARGV[7] max deliveries  [8] scheme digest  [9] scheme words  [10] filter  [11] capacity  [12] error rate  [13] order
--- Returns {status, run, waiting, leased, done, dead, workers, finished ms ago, stored filter, stored order, stored scheme words}
+-- Returns {status, run, waiting, leased, done, dead, workers, finished ms ago, touched, stored filter, stored order,
+--   stored scheme words}
 -- with status fresh | resumed | late | scheme. O(entries of dead workers).
 local now = now_ms()
 local lease_ms, max_deaths = tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -10,7 +11,8 @@ local lease_ms, max_deaths = tonumber(ARGV[6]), tonumber(ARGV[7])
 local function answer(status, ago)
   return {
     status, number('run'), number('waiting'), number('leased'), number('done'), number('dead'),
-    redis.call('ZCARD', at('workers')), ago or 0, state('filter'), state('order'), state('scheme_words'),
+    redis.call('ZCARD', at('workers')), ago or 0, number('touched'),
+    state('filter'), state('order'), state('scheme_words'),
   }
 end
 

@@ -178,7 +178,7 @@ if applied == this_call then
     if lease then taken[#taken + 1] = string.sub(lease, 9) end
   end
 else
-  if ARGV[9] == '1' and state('start') == '' then set('start', epoch) end
+  if ARGV[9] == '1' and state('start') == '' then set('start', epoch, 'touched', 1) end
   apply(cmsgpack.unpack(ARGV[5]))
   local entered = {}
   for i = 1, #ARGV[6], 16 do
@@ -196,6 +196,7 @@ else
       redis.call('ZADD', at('hungry'), now, epoch)
     elseif #taken > 0 then
       redis.call('ZREM', at('hungry'), epoch)
+      set('touched', 1)
     end
   end
   for name, change in pairs(delta) do count(name, change) end
