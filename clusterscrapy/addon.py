@@ -38,11 +38,11 @@ class Addon:
     @classmethod
     def update_pre_crawler_settings(cls, settings: BaseSettings) -> None:
         """Refuse what is wrong before anything runs, as far as it is known without the spider."""
-        _refuse_wrong(settings)
+        refuse_wrong(settings)
 
     def update_settings(self, settings: BaseSettings) -> None:
         """Switch the suite on; a refused configuration ends the process with exit code 8."""
-        if _refuse_wrong(settings):
+        if refuse_wrong(settings):
             _switch_on(settings)
 
 
@@ -69,7 +69,7 @@ def is_on(settings: BaseSettings) -> bool:
     )
 
 
-def _refuse_wrong(settings: BaseSettings) -> bool:
+def refuse_wrong(settings: BaseSettings) -> bool:
     """End the process if the configuration is wrong; False when this command does without the suite."""
     try:
         check_scrapy()

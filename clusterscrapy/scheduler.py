@@ -57,7 +57,7 @@ from clusterscrapy.frontier.codec import RequestCodec, slot_of
 from clusterscrapy.frontier.courier import Courier, Limits, Listener
 from clusterscrapy.frontier.protocol import SOLO_AFTER_DEATHS, Op
 from clusterscrapy.identity import scheme_of
-from clusterscrapy.terms import codec_of, frontier_of, limits_of, terms_of
+from clusterscrapy.terms import codec_of, frontier_of, limits_of, store_of, terms_of
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -103,10 +103,11 @@ class Scheduler(BaseScheduler, Listener):
             ConfigError: a setting is refused.
         """
         config = Config.from_settings(crawler.settings)
+        store = store_of(config)
         scheduler = cls(
             crawler,
-            frontier=frontier_of(config, crawler),
-            terms=terms_of(config, scheme_of(crawler.request_fingerprinter)),
+            frontier=frontier_of(store, config, crawler),
+            terms=terms_of(config, scheme_of(crawler.request_fingerprinter), store.place),
             limits=limits_of(config, crawler.settings.getint("CONCURRENT_REQUESTS")),
             codec=codec_of(config, crawler),
             keys=RequestKeys(
@@ -148,6 +149,7 @@ class Scheduler(BaseScheduler, Listener):
         self.idle_s = 0.0
         """For how long the whole crawl may be over before this worker closes."""
         self._over_since: float | None = None
+        self._ran_out = False
         self._paused = False
         self.opening: Opening | None = None
         self.courier: Courier | None = None
@@ -259,6 +261,8 @@ class Scheduler(BaseScheduler, Listener):
             work_left = courier.final is None  # seeds may have come while it closed
         else:
             work_left = not (clean and last.over)
+        if reason == "finished" and work_left and not self._ran_out:
+            reason = "closed by the spider"  # CloseSpider("finished")
         outcome.record(self.crawler, reason, work_left=work_left)
         if work_left and reason not in ("configuration_refused", "store_emptied"):
             name = self.frontier.name
@@ -312,7 +316,8 @@ class Scheduler(BaseScheduler, Listener):
         """True until the crawl, not just this worker's part, is over."""
         if self.courier is None or self.close_reason is not None:
             return False
-        return not self.courier.over
+        self._ran_out = self.courier.over
+        return not self._ran_out
 
     def _spider_idle(self) -> None:
         if self.close_reason is not None:

@@ -28,11 +28,11 @@ def store_of(config: Config) -> Store:
     return open_store(config.frontier_url, Path(cfg).parent if cfg else None)
 
 
-def frontier_of(config: Config, crawler: Crawler) -> Frontier:
+def frontier_of(store: Store, config: Config, crawler: Crawler) -> Frontier:
     """The crawl this crawler's spider, with its ``-a`` arguments, belongs to."""
     assert crawler.spider is not None
     name = crawl_name(crawler.spider.name, arguments_of(crawler), config.crawl_id)
-    return store_of(config).frontier(name)
+    return store.frontier(name)
 
 
 def codec_of(config: Config, crawler: Crawler) -> RequestCodec:
@@ -48,12 +48,12 @@ def codec_of(config: Config, crawler: Crawler) -> RequestCodec:
     )
 
 
-def terms_of(config: Config, scheme: Scheme) -> Terms:
-    """What this worker asks for when it joins."""
+def terms_of(config: Config, scheme: Scheme, place: str) -> Terms:
+    """What this worker asks for when it joins the store at ``place``."""
     worker = config.worker_name or f"{socket.gethostname()}-{os.getpid()}"
     return Terms(
         worker=worker,
-        info={"store": store_of(config).place},
+        info={"store": place},
         resume=config.resume,
         explicit=bool(config.crawl_id),
         hold_s=config.finished_hold_seconds,

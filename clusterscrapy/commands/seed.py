@@ -20,7 +20,7 @@ from clusterscrapy.dupefilter import RequestKeys
 from clusterscrapy.exceptions import ConfigError
 from clusterscrapy.identity import remember_arguments, scheme_of
 from clusterscrapy.seeds import FIELDS, Sower, lines_of, sitemap_lines
-from clusterscrapy.terms import codec_of, frontier_of, terms_of
+from clusterscrapy.terms import codec_of, frontier_of, store_of, terms_of
 
 if TYPE_CHECKING:
     import argparse
@@ -83,11 +83,11 @@ def sow(settings: Settings, opts: argparse.Namespace) -> None:
     fingerprinter = fingerprinter_of(crawler)
     codec = codec_of(config, crawler)
     keys = RequestKeys(fingerprinter, kind=config.dupefilter)
-    frontier = frontier_of(config, crawler)
+    store = store_of(config)
+    frontier = frontier_of(store, config, crawler)
+    terms = terms_of(config, scheme_of(fingerprinter), store.place)
     began = told = time.monotonic()
-    with Sower(
-        frontier, terms_of(config, scheme_of(fingerprinter)), crawler.spider, codec, keys
-    ) as sower:
+    with Sower(frontier, terms, crawler.spider, codec, keys) as sower:
         try:
             for sown in sower.sow(_lines(opts)):
                 if sys.stderr.isatty() and time.monotonic() - told > _PROGRESS_EVERY_S:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.utils.project import inside_project
 
-from clusterscrapy.addon import check_scrapy, is_on
+from clusterscrapy.addon import check_scrapy, is_on, refuse_wrong
 from clusterscrapy.exceptions import ConfigError
 from clusterscrapy.identity import remember_arguments
 from clusterscrapy.lifecycle import end_without_threads, stoppable
@@ -36,6 +36,9 @@ class WorkerCommand:
 
     def _create_crawler(self, spidercls: Any) -> Crawler:
         crawler: Crawler = super()._create_crawler(spidercls)  # type: ignore[misc]
+        if is_on(crawler.settings):
+            # Now, because Scrapy's Deferred-based process swallows the exit of a refusal later on.
+            refuse_wrong(crawler.settings)
         remember_arguments(crawler, self._arguments)
         promise_to_tell(crawler)
         self._crawlers.append(crawler)

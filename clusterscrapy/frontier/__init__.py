@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from clusterscrapy.exceptions import ConfigError
 from clusterscrapy.frontier.protocol import (
@@ -75,6 +76,7 @@ __all__ = [
 ]
 
 _DEFAULT_FOLDER = Path(".scrapy") / "frontier"
+_REDIS_PATH = re.compile(r"(/\d*)?")
 _FORMS = "sqlite://, sqlite:///FOLDER, redis://HOST:PORT/DATABASE, rediss://… or memory://"
 
 
@@ -96,6 +98,8 @@ def open_store(url: str, project: Path | None = None) -> Store:
         raise ConfigError(
             f"CLUSTER_FRONTIER_URL={url!r} is malformed ({exc}); use {_FORMS}"
         ) from exc
+    if "://" in url and parts.scheme in ("sqlite", "memory"):
+        _refuse_extras(url, parts)
     if "://" in url and parts.scheme == "sqlite":
         from clusterscrapy.frontier.sqlite import SqliteStore
 
@@ -107,10 +111,23 @@ def open_store(url: str, project: Path | None = None) -> Store:
     if "://" in url and parts.scheme in ("redis", "rediss"):
         if not parts.hostname:
             raise ConfigError(f"CLUSTER_FRONTIER_URL={shown(url)} names no host; use {_FORMS}")
+        if not _REDIS_PATH.fullmatch(parts.path) or parts.fragment:
+            raise ConfigError(
+                f"CLUSTER_FRONTIER_URL={shown(url)} names no database by its number; "
+                "write redis://HOST:PORT/0"
+            )
         from clusterscrapy.frontier.redis import RedisStore
 
         return RedisStore(url)
     raise ConfigError(f"CLUSTER_FRONTIER_URL={shown(url)} is no frontier; use {_FORMS}")
+
+
+def _refuse_extras(url: str, parts: SplitResult) -> None:
+    if parts.query or parts.fragment:
+        raise ConfigError(
+            f"CLUSTER_FRONTIER_URL={shown(url)} has options after ? or #, and {parts.scheme}:// takes "
+            "none; write %3F or %23 if they belong to the name"
+        )
 
 
 def _folder(url: str, path: str, project: Path) -> Path:

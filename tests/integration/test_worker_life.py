@@ -260,6 +260,31 @@ def test_a_refused_configuration_is_one_sentence_and_exit_code_8(
     assert "Traceback" not in worker.text()
 
 
+@pytest.mark.parametrize("process", ["AsyncCrawlerProcess", "CrawlerProcess"])
+def test_a_spiders_own_setting_is_refused_under_both_of_scrapys_processes(
+    crawl_of: CrawlOf, sqlite_store: str, process: str
+) -> None:
+    forced = str(process == "CrawlerProcess")
+    worker = crawl_of("misset", sqlite_store).start(
+        "-L", "DEBUG", "-s", f"FORCE_CRAWLER_PROCESS={forced}"
+    )
+    assert worker.wait() == 8
+    assert f"Using {process}" in worker.text()
+    assert "='many' from the spider's settings" in worker.text().splitlines()[-1]
+    assert "Traceback" not in worker.text()
+
+
+def test_a_spider_that_closes_itself_as_finished_with_work_left_has_not_finished(
+    crawl_of: CrawlOf, sqlite_store: str
+) -> None:
+    crawl = crawl_of("renamed", sqlite_store, reason="finished")
+    first = crawl.start()
+    assert first.wait() == 4
+    assert "unfinished (closed by the spider)" in first.text().splitlines()[-1]
+    assert crawl.start().wait() == 0
+    assert len(crawl.items()) == 2
+
+
 def test_a_worker_with_another_fingerprint_scheme_is_refused(crawl_of: CrawlOf, store: str) -> None:
     crawl = crawl_of("patient", store, quick="1")
     first = crawl.start()

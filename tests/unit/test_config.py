@@ -10,6 +10,7 @@ from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 from clusterscrapy import setting
 from clusterscrapy.config import Config, unknown_in_environment
 from clusterscrapy.exceptions import ConfigError
+from clusterscrapy.frontier import open_store
 
 
 def settings_of(priority="project", **values):
@@ -182,6 +183,31 @@ def test_a_value_of_the_wrong_type_range_or_choice_is_refused(field, value):
 )
 def test_a_refusal_says_where_the_value_came_from(priority, words):
     assert f"='x' from {words} cannot be used" in refusal(priority=priority, PREFETCH="x")
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("redis://host/abc", "by its number"),
+        ("redis://host/1/2", "by its number"),
+        ("redis://host/0#1", "by its number"),
+        ("redis://host:port/0", "malformed"),
+        ("redis://host/0?nonsense=1", "is not a Redis URL"),
+        ("sqlite:///folder?mode=ro", "%3F"),
+        ("sqlite://#1", "%23"),
+        ("memory://space?x", "%3F"),
+    ],
+)
+def test_a_url_of_which_a_part_would_be_ignored_is_refused(url, words):
+    with pytest.raises(ConfigError, match=words):
+        open_store(url)
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://host", "redis://host/", "redis://host/12", "redis://host?db=2"]
+)
+def test_a_redis_database_may_be_left_out_or_an_option(url):
+    assert open_store(url).place
 
 
 def test_a_refusal_names_the_environment():

@@ -126,6 +126,7 @@ class Renamed(Base):
     """Queues a request for a callback that ``without_parse_x`` does not have."""
 
     name = "renamed"
+    reason = "enough"
 
     async def start(self) -> AsyncIterator[Any]:
         yield Request(self.url + "slow/1", callback=self.parse_first)
@@ -133,13 +134,20 @@ class Renamed(Base):
     def parse_first(self, response: Response) -> Iterator[Any]:
         yield Request(self.url + "echo?x", callback=self.parse_x)
         yield Request(self.url + "echo?private", callback=self.__private)
-        raise CloseSpider("enough")
+        raise CloseSpider(self.reason)
 
     def parse_x(self, response: Response) -> Iterator[Any]:
         yield {"x": response.url}
 
     def __private(self, response: Response) -> Iterator[Any]:
         yield {"private": response.url}
+
+
+class Misset(Base):
+    """Has a setting that is refused."""
+
+    name = "misset"
+    custom_settings = {"CLUSTER_PREFETCH": "many"}  # noqa: RUF012
 
 
 class Failing(Base):
