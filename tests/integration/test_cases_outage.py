@@ -29,10 +29,6 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
     server.stop()
 
 
-def asked(crawl: Crawl) -> list[str]:
-    return [hit.path for hit in crawl.site.hits()]
-
-
 def test_every_child_survives_eight_seconds_without_redis_and_a_kill_after(
     crawl_of: CrawlOf, server: RedisServer
 ) -> None:
@@ -44,7 +40,7 @@ def test_every_child_survives_eight_seconds_without_redis_and_a_kill_after(
     worker.kill()
     server.start()
     assert crawl.start(*LEASE).wait() == 0
-    assert len(set(asked(crawl))) == 660
+    assert len(set(crawl.asked())) == 660
 
 
 def test_two_workers_go_on_after_redis_was_away(crawl_of: CrawlOf, server: RedisServer) -> None:
@@ -55,7 +51,7 @@ def test_two_workers_go_on_after_redis_was_away(crawl_of: CrawlOf, server: Redis
     time.sleep(4)
     server.start()
     assert [worker.wait() for worker in workers] == [0, 0]
-    pages = asked(crawl)
+    pages = crawl.asked()
     assert len(pages) == len(set(pages)) == 660
     assert crawl.status().done == 660
 
@@ -74,7 +70,7 @@ def test_a_full_redis_pauses_the_crawl_and_more_room_ends_the_pause(
         assert worker.running
         client.config_set("maxmemory", "0")
     assert worker.wait() == 0
-    pages = asked(crawl)
+    pages = crawl.asked()
     assert len(set(pages)) == 660
     assert crawl.status().done == 660
     assert "Traceback" not in worker.text()
@@ -93,7 +89,7 @@ def test_a_redis_that_wants_a_password_now_refuses_with_8_and_loses_nothing(
     assert "Traceback" not in worker.text()
     crawl.store = server.url.replace("redis://", "redis://:secret@")
     assert crawl.start(*LEASE).wait() == 0
-    assert len(set(asked(crawl))) == 660
+    assert len(set(crawl.asked())) == 660
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
@@ -120,7 +116,7 @@ def test_a_full_disk_pauses_the_crawl_and_more_room_ends_the_pause(
         assert worker.running
         filler.unlink()
         assert worker.wait() == 0
-        assert len(set(asked(crawl))) == 660
+        assert len(set(crawl.asked())) == 660
         assert crawl.status().done == 660
         assert "Traceback" not in worker.text()
     finally:

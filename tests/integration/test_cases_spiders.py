@@ -2,38 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from clusterscrapy.frontier.codec import url_of
 from tests.chaos.crawl import Crawl
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 CrawlOf = Callable[..., Crawl]
-
-
-def asked(crawl: Crawl) -> list[str]:
-    return [hit.path for hit in crawl.site.hits()]
-
-
-def items(crawl: Crawl) -> list[dict[str, Any]]:
-    path = crawl.items_path
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def dead(crawl: Crawl) -> dict[str, tuple[str, str]]:
-    """Reason and detail by the end of the URL."""
-    frontier = crawl.frontier
-    letters = {
-        url_of(letter.payload).removeprefix(crawl.site.url): (letter.reason, letter.detail)
-        for letter in frontier.dead_letters()
-    }
-    frontier.close()
-    return letters
 
 
 def test_a_start_that_asks_to_close_is_run_again_by_the_next_worker(
@@ -46,7 +23,7 @@ def test_a_start_that_asks_to_close_is_run_again_by_the_next_worker(
     status = crawl.status()
     assert (status.state, status.leased, status.start) == ("stopped", 0, "")
     assert crawl.start("-s", "MENDED=1").wait() == 0
-    assert sorted(asked(crawl)) == ["/echo?first", "/echo?second"]
+    assert sorted(crawl.asked()) == ["/echo?first", "/echo?second"]
 
 
 def test_a_callback_that_asks_to_close_keeps_what_it_yielded(crawl_of: CrawlOf, store: str) -> None:
@@ -54,15 +31,15 @@ def test_a_callback_that_asks_to_close_keeps_what_it_yielded(crawl_of: CrawlOf, 
     assert crawl.start().wait() == 4
     assert crawl.status().leased == 0
     assert crawl.start().wait() == 0
-    assert Counter(asked(crawl)) == {"/echo?parent": 1, "/echo?child": 1}
-    assert sorted(item["url"].rpartition("?")[2] for item in items(crawl)) == ["child", "parent"]
+    assert Counter(crawl.asked()) == {"/echo?parent": 1, "/echo?child": 1}
+    assert sorted(item["url"].rpartition("?")[2] for item in crawl.items()) == ["child", "parent"]
 
 
 def test_pages_added_by_a_handler_of_idle_are_fetched(crawl_of: CrawlOf, store: str) -> None:
     crawl = crawl_of("idle", store)
     worker = crawl.start()
     assert worker.wait() == 0
-    assert asked(crawl) == [f"/echo?{name}" for name in ("start", "idle1", "idle2", "idle3")]
+    assert crawl.asked() == [f"/echo?{name}" for name in ("start", "idle1", "idle2", "idle3")]
     assert "Traceback" not in worker.text()
 
 
@@ -72,20 +49,20 @@ def test_callbacks_of_every_shape_work(crawl_of: CrawlOf, sqlite_store: str) -> 
     assert worker.wait() == 0
     names = ("nothing", "one_item", "one_request", "a_list", "a_coroutine", "inline")
     children = ("one_request-child", "a_list-child", "inline-inline")
-    assert Counter(asked(crawl)) == Counter(f"/echo?{name}" for name in (*names, *children))
-    assert Counter(item["url"].rpartition("?")[2] for item in items(crawl)) == Counter(
+    assert Counter(crawl.asked()) == Counter(f"/echo?{name}" for name in (*names, *children))
+    assert Counter(item["url"].rpartition("?")[2] for item in crawl.items()) == Counter(
         ("one_item", "one_request-child", "a_list", "a_list-child", "a_coroutine", "inline-inline")
     )
-    assert dead(crawl) == {}
+    assert crawl.dead() == {}
     assert "Traceback" not in worker.text()
 
 
 def test_every_attribute_survives_the_way_to_another_worker(crawl_of: CrawlOf, store: str) -> None:
     crawl = crawl_of("deferring", store)
     assert crawl.start().wait() == 4
-    assert asked(crawl) == ["/echo?start"]
+    assert crawl.asked() == ["/echo?start"]
     assert crawl.start().wait() == 0
-    assert items(crawl) == [
+    assert crawl.items() == [
         {
             "class": "FormRequest",
             "body": "a=1",
@@ -98,7 +75,7 @@ def test_every_attribute_survives_the_way_to_another_worker(crawl_of: CrawlOf, s
             "method": "POST",
         }
     ]
-    assert dead(crawl) == {}
+    assert crawl.dead() == {}
 
 
 def test_a_middleware_that_raises_makes_a_dead_letter_with_its_words(
@@ -106,14 +83,14 @@ def test_a_middleware_that_raises_makes_a_dead_letter_with_its_words(
 ) -> None:
     crawl = crawl_of("broken", sqlite_store)
     assert crawl.start().wait() == 0
-    letters = dead(crawl)
+    letters = crawl.dead()
     places = ("process_request", "process_response", "input", "output", "late-output")
     assert sorted(letters) == sorted(f"echo?{place}" for place in places)
     for place in places:
         reason, detail = letters[f"echo?{place}"]
         assert detail.startswith("ValueError: in process_"), place
         assert reason != "poison"
-    pages = [item["url"].rpartition("?")[2] for item in items(crawl)]
+    pages = [item["url"].rpartition("?")[2] for item in crawl.items()]
     assert sorted(pages) == ["good", "late-output"]
 
 
@@ -121,10 +98,10 @@ def test_a_url_longer_than_the_limit_costs_no_other_page(crawl_of: CrawlOf, stor
     crawl = crawl_of("long", store)
     worker = crawl.start("-s", "URLLENGTH_LIMIT=0", "-s", "RETRY_ENABLED=0", "-L", "WARNING")
     assert worker.wait() == 0
-    assert "/echo?short" in asked(crawl)
+    assert "/echo?short" in crawl.asked()
     status = crawl.status()
     assert (status.waiting, status.leased) == (0, 0)
     [refused] = [line for line in worker.text().splitlines() if "CLUSTER_REQUEST_MAX_BYTES" in line]
     assert len(refused) < 700
-    reasons = {url[:8]: reason for url, (reason, _) in dead(crawl).items() if "bbb" in url[:99]}
+    reasons = {url[:8]: reason for url, (reason, _) in crawl.dead().items() if "bbb" in url[:99]}
     assert reasons == {"echo?q=b": "unserializable"}

@@ -26,10 +26,6 @@ SOON = ("-s", "CLUSTER_STOP_SECONDS=2")
 LEASE = ("-s", "CLUSTER_LEASE_SECONDS=2", "-s", "CLUSTER_HEARTBEAT_SECONDS=0.5")
 
 
-def asked(crawl: Crawl) -> list[str]:
-    return [hit.path for hit in crawl.site.hits()]
-
-
 @pytest.mark.parametrize(
     "where", ["callback", "pipeline", "start", "errback", "thread", "reactor-thread"]
 )
@@ -38,7 +34,7 @@ def test_whatever_is_stuck_is_handed_back_at_the_deadline(
 ) -> None:
     crawl = crawl_of("stuck", sqlite_store, where=where)
     worker = crawl.start(*SOON)
-    wait_until(lambda: crawl.items_path.exists() and len(asked(crawl)) >= 2, 20)
+    wait_until(lambda: crawl.items_path.exists() and len(crawl.asked()) >= 2, 20)
     time.sleep(0.7)
     began = time.monotonic()
     worker.signal(signal.SIGTERM)
@@ -57,7 +53,7 @@ def test_who_listens_to_the_end_for_ever_is_left_behind(
 ) -> None:
     crawl = crawl_of("stuckattheend", sqlite_store, where=where)
     worker = crawl.start(*SOON, "-s", f"FORCE_CRAWLER_PROCESS={process == 'CrawlerProcess'}")
-    wait_until(lambda: len(asked(crawl)) >= 2, 20)
+    wait_until(lambda: len(crawl.asked()) >= 2, 20)
     time.sleep(0.7)
     began = time.monotonic()
     worker.signal(signal.SIGTERM)
@@ -84,7 +80,7 @@ def test_a_worker_that_waits_for_anothers_start_stops_at_once(
 ) -> None:
     crawl = crawl_of("stuck", store, where="start")
     one = crawl.start(*SOON)
-    wait_until(lambda: len(asked(crawl)) == 2, 20)
+    wait_until(lambda: len(crawl.asked()) == 2, 20)
     two = crawl.start(*SOON)
     wait_until(lambda: "Joining crawl" in two.text(), 20)
     two.signal(signal.SIGTERM)
@@ -101,7 +97,7 @@ def test_a_signal_while_redis_is_away_ends_the_worker_in_time(
     try:
         crawl = crawl_of("patient", server.url, quick="2")
         worker = crawl.start(*SOON, *LEASE)
-        wait_until(lambda: len(asked(crawl)) >= 3, 20)
+        wait_until(lambda: len(crawl.asked()) >= 3, 20)
         server.stop()
         wait_until(lambda: "does not answer" in worker.text(), 20)
         began = time.monotonic()
@@ -112,7 +108,7 @@ def test_a_signal_while_redis_is_away_ends_the_worker_in_time(
         server.start()
         crawl.site.reset()
         second = crawl.start(*SOON, *LEASE)
-        wait_until(lambda: "/slow/600" in asked(crawl), 20)
+        wait_until(lambda: "/slow/600" in crawl.asked(), 20)
         second.signal(signal.SIGTERM)
         assert second.wait(20) == 5
     finally:
@@ -151,7 +147,7 @@ def test_a_worker_stopped_before_its_engine_runs_says_that_work_is_left(
     assert worker.wait(15) == 5
     assert len(crawl.status().workers) == 0
     assert crawl.start("-s", "MENDED=1").wait() == 0
-    assert asked(crawl) == ["/echo"]
+    assert crawl.asked() == ["/echo"]
 
 
 # --- frozen for longer than the lease --------------------------------------------------------
@@ -173,7 +169,7 @@ def test_a_frozen_workers_late_acknowledgements_change_nothing(
     one.signal(signal.SIGCONT)
     assert [one.wait(30), two.wait(30)] == [0, 0]
     assert "was taken for dead" in one.text()
-    pages = asked(crawl)
+    pages = crawl.asked()
     assert len(set(pages)) == 440
     assert len(pages) - 440 <= frozen
     status = crawl.status()
@@ -189,10 +185,10 @@ def test_a_worker_that_thaws_after_the_others_finished_ends_finished(
     crawl.wait_for_hits(8, one)
     one.signal(signal.SIGSTOP)
     assert crawl.start(*LEASE).wait(40) == 0
-    pages = len(asked(crawl))
+    pages = len(crawl.asked())
     one.signal(signal.SIGCONT)
     assert one.wait(20) == 0
-    assert len(asked(crawl)) == pages
+    assert len(crawl.asked()) == pages
     assert crawl.status().done == 88
     assert "finished the crawl while this worker was taken for dead" in one.text()
     assert "left crawl" not in one.text()
@@ -208,7 +204,7 @@ def test_a_worker_that_was_frozen_alone_goes_on_and_finishes(
     time.sleep(5)
     worker.signal(signal.SIGCONT)
     assert worker.wait(30) == 0
-    assert len(set(asked(crawl))) == 176
+    assert len(set(crawl.asked())) == 176
     assert "'finish_reason': 'finished'" in worker.text()
     status = crawl.status()
     assert (status.state, status.done) == ("finished", 176)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -15,25 +14,9 @@ pytestmark = pytest.mark.integration
 CrawlOf = Callable[..., Crawl]
 
 
-def items(crawl: Crawl) -> list[dict[str, Any]]:
-    path = crawl.items_path
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def asked(crawl: Crawl) -> list[str]:
-    return [hit.path for hit in crawl.site.hits()]
-
-
 def dead(crawl: Crawl) -> dict[str, str]:
     """Reason by the end of the URL."""
-    from clusterscrapy.frontier.codec import url_of
-
-    frontier = crawl.frontier
-    letters = {
-        url_of(d.payload).removeprefix(crawl.site.url): d.reason for d in frontier.dead_letters()
-    }
-    frontier.close()
-    return letters
+    return {url: reason for url, (reason, _) in crawl.dead().items()}
 
 
 def test_the_request_line_is_what_was_written(crawl_of: CrawlOf, sqlite_store: str) -> None:
@@ -47,7 +30,7 @@ def test_the_request_line_is_what_was_written(crawl_of: CrawlOf, sqlite_store: s
     crawl = crawl_of("urls", sqlite_store, urls=json.dumps(urls))
     assert crawl.start().wait() == 0
     # The last but two asks for the same page as the one before it: "?a" and "?a=" are one.
-    assert asked(crawl) == ["/echo?/a/=/o/", "/echo?b&a", "/echo?a=2&a=1", "/echo?x=%7E+%20"]
+    assert crawl.asked() == ["/echo?/a/=/o/", "/echo?b&a", "/echo?a=2&a=1", "/echo?x=%7E+%20"]
 
 
 def test_a_custom_fingerprinter_and_verbatim_urls_are_honoured(
@@ -74,7 +57,7 @@ def test_odd_hosts_fail_alone(crawl_of: CrawlOf, sqlite_store: str) -> None:
     ]
     crawl = crawl_of("urls", sqlite_store, urls=json.dumps([*odd, "%h/echo?last"]))
     assert crawl.start("-s", "RETRY_ENABLED=0").wait(60) == 0
-    assert asked(crawl) == ["/echo?last"]
+    assert crawl.asked() == ["/echo?last"]
     letters = dead(crawl)
     assert set(letters.values()) == {"download"}
     # Two spellings of one host are one page.
@@ -89,7 +72,7 @@ def test_a_very_long_url_is_fetched_and_never_shown_whole(
     crawl.arguments["urls"] = json.dumps([urls[0], urls[2]])
     worker = crawl.start("-s", "URLLENGTH_LIMIT=0")
     assert worker.wait() == 0
-    assert len(asked(crawl)) == 2
+    assert len(crawl.asked()) == 2
     ours = [line for line in worker.text().splitlines() if "clusterscrapy" in line]
     assert all(len(line) < 2_000 for line in ours)
 
@@ -101,7 +84,7 @@ def test_a_url_beyond_the_size_limit_is_refused_by_it(crawl_of: CrawlOf, sqlite_
     options = ("-s", "URLLENGTH_LIMIT=0", "-s", "CLUSTER_REQUEST_MAX_BYTES=5000")
     worker = crawl.start(*options)
     assert worker.wait() == 0
-    assert asked(crawl) == ["/echo?ok"]
+    assert crawl.asked() == ["/echo?ok"]
     [line] = [
         line
         for line in worker.text().splitlines()
@@ -116,7 +99,7 @@ def test_fifty_redirects_to_one_page_fetch_it_once(crawl_of: CrawlOf, store: str
     crawl = crawl_of("urls", store, urls=json.dumps(urls))
     workers = [crawl.start("-s", "CONCURRENT_REQUESTS=8") for _ in range(3)]
     assert [worker.wait() for worker in workers] == [0, 0, 0]
-    counts = Counter(path.split("/")[1] for path in asked(crawl))
+    counts = Counter(path.split("/")[1] for path in crawl.asked())
     assert counts == {"redirect-to-same": 50, "same": 1}
     status = crawl.status()
     assert (status.waiting, status.leased, status.done) == (0, 0, 51)
@@ -129,7 +112,7 @@ def test_what_cannot_be_stored_is_reported_and_does_not_burn_its_page(
     worker = crawl.start()
     assert worker.wait() == 0
     pages = ("lambda", "file", "blob", "selector", "sel")
-    assert sorted(asked(crawl)) == sorted(f"/echo?{name}" for name in pages)
+    assert sorted(crawl.asked()) == sorted(f"/echo?{name}" for name in pages)
     text = worker.text()
     for place in ("its callback", "meta['f']", "meta['blob']", "meta['sel']"):
         lines = [line for line in text.splitlines() if "] ERROR" in line and place in line]
@@ -143,7 +126,7 @@ def test_what_cannot_be_stored_is_reported_and_does_not_burn_its_page(
 def test_every_attribute_reaches_an_errback_after_retries(crawl_of: CrawlOf, store: str) -> None:
     crawl = crawl_of("attributes", store)
     assert crawl.start().wait() == 0
-    [failed] = [item for item in items(crawl) if "class" in item]
+    [failed] = [item for item in crawl.items() if "class" in item]
     assert failed == {
         "class": "FormRequest",
         "body": "a=1",
@@ -155,7 +138,7 @@ def test_every_attribute_reaches_an_errback_after_retries(crawl_of: CrawlOf, sto
         "method": "POST",
         "retries": 1,
     }
-    posted = next(item for item in items(crawl) if "body" in item and "class" not in item)
+    posted = next(item for item in crawl.items() if "body" in item and "class" not in item)
     assert json.loads(json.loads(posted["body"])["body"]) == {"b": [1]}
     assert dead(crawl) == {}
 
@@ -167,7 +150,7 @@ def test_a_renamed_callback_is_a_dead_letter_and_a_private_one_works(
     assert crawl.start().wait() == 4
     worker = crawl.start(runner=["-m", "tests.integration.project.without_parse_x"])
     assert worker.wait() == 0
-    assert [item["private"] for item in items(crawl) if "private" in item] == [
+    assert [item["private"] for item in crawl.items() if "private" in item] == [
         crawl.site.url + "echo?private"
     ]
     assert dead(crawl) == {"echo?x": "undecodable"}
@@ -180,14 +163,14 @@ def test_equal_unfiltered_requests_are_both_fetched_and_the_order_is_kept(
     crawl = crawl_of("twice", store)
     assert crawl.start().wait() == 0
     letters = [f"/echo?{letter}" for letter in "zyxwvu"]
-    assert asked(crawl) == ["/echo?start", "/echo?same", "/echo?same", *letters]
+    assert crawl.asked() == ["/echo?start", "/echo?same", "/echo?same", *letters]
 
 
 def test_five_replicas_run_start_once(crawl_of: CrawlOf, store: str) -> None:
     crawl = crawl_of("many", store)
     workers = [crawl.start() for _ in range(5)]
     assert [worker.wait() for worker in workers] == [0] * 5
-    assert sorted(asked(crawl)) == sorted(f"/echo?{number}" for number in range(10))
+    assert sorted(crawl.asked()) == sorted(f"/echo?{number}" for number in range(10))
 
 
 def test_whatever_goes_wrong_with_a_page_is_kept_with_its_reason(
@@ -203,9 +186,9 @@ def test_whatever_goes_wrong_with_a_page_is_kept_with_its_reason(
     assert letters.pop("echo?pipeline") == "pipeline"
     assert set(letters.values()) == {"download"}
     assert len(letters) == 3
-    origins = {item["from"] for item in items(crawl) if "from" in item}
+    origins = {item["from"] for item in crawl.items() if "from" in item}
     assert origins == {"start", "before the exception", "async", "errback", "beside a bad item"}
-    pages = asked(crawl)
+    pages = crawl.asked()
     assert {"/echo?child-of-exception", "/echo?child-of-async", "/echo?redirected"} <= set(pages)
 
 
@@ -218,7 +201,7 @@ def test_dead_letters_can_be_replayed(crawl_of: CrawlOf, store: str) -> None:
     frontier.close()
     crawl.site.reset()
     assert crawl.start("-s", "RETRY_TIMES=0").wait(60) == 0
-    assert set(asked(crawl)) == {"/echo?callback", "/status/503", "/echo?pipeline"}
+    assert set(crawl.asked()) == {"/echo?callback", "/status/503", "/echo?pipeline"}
 
 
 def test_start_that_raises_is_run_again_by_the_next_worker(crawl_of: CrawlOf, store: str) -> None:
@@ -227,4 +210,4 @@ def test_start_that_raises_is_run_again_by_the_next_worker(crawl_of: CrawlOf, st
     assert crawl.status().state == "stopped"
     assert crawl.start("-s", "MENDED=1").wait() == 0
     # dont_filter requests of start() are known by their place in it.
-    assert asked(crawl) == ["/echo?first", "/echo?second"]
+    assert crawl.asked() == ["/echo?first", "/echo?second"]

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -43,14 +42,6 @@ def seed(crawl: Crawl, *words: str, code: int = 0, stdin: bytes = b"") -> str:
     return errors if code else result.stdout.decode()
 
 
-def items(crawl: Crawl) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in crawl.items_path.read_text().splitlines()]
-
-
-def asked(crawl: Crawl) -> list[str]:
-    return [hit.path for hit in crawl.site.hits()]
-
-
 def test_seeds_come_from_everywhere_before_any_worker(
     crawl_of: CrawlOf, store: str, tmp_path: Path
 ) -> None:
@@ -73,7 +64,7 @@ def test_seeds_come_from_everywhere_before_any_worker(
     assert crawl.status().state == "stopped"
     assert crawl.start().wait() == 0
     names = ("word", "file", "twice", "gzip", "stdin", "map")
-    assert sorted(asked(crawl)) == sorted(f"/echo?{name}" for name in names)
+    assert sorted(crawl.asked()) == sorted(f"/echo?{name}" for name in names)
     assert crawl.status().state == "finished"
 
 
@@ -93,9 +84,9 @@ def test_a_json_seed_has_all_that_a_request_has(crawl_of: CrawlOf, store: str) -
     again = {"url": f"{url}echo?again", "dont_filter": True}
     seed(crawl, *map(json.dumps, (rich, other, again, again)))
     assert crawl.start("-s", "CONCURRENT_REQUESTS=1").wait() == 0
-    assert asked(crawl)[-1] == "/echo?rich", "its priority is the lowest"
-    assert asked(crawl).count("/echo?again") == 2
-    by_path = {item["url"].rpartition("?")[2]: item for item in items(crawl)}
+    assert crawl.asked()[-1] == "/echo?rich", "its priority is the lowest"
+    assert crawl.asked().count("/echo?again") == 2
+    by_path = {item["url"].rpartition("?")[2]: item for item in crawl.items()}
     assert by_path["other"] == {"url": other["url"], "page": 7, "by": "parse_other"}
     found = by_path["rich"]
     assert (found["method"], found["body"], found["meta"]) == ("POST", "a=1", "gold")
@@ -128,7 +119,7 @@ def test_bad_seeds_are_kept_with_their_reason_and_the_rest_goes_on(
     for line, words in bad.items():
         assert words in details[line.decode("utf-8", "replace")]
     assert crawl.start().wait() == 0
-    assert asked(crawl) == ["/echo?good"]
+    assert crawl.asked() == ["/echo?good"]
 
 
 def test_seeding_again_queues_nothing_twice(crawl_of: CrawlOf, store: str, tmp_path: Path) -> None:
@@ -160,7 +151,7 @@ def test_a_waiting_worker_takes_seeds_as_they_come_and_ends_when_asked(
     for number in range(3):
         seed(crawl, f"{crawl.site.url}echo?{number}")
         began = time.monotonic()
-        wait_until(lambda: len(asked(crawl)) == number + 1, 10)  # noqa: B023
+        wait_until(lambda: len(crawl.asked()) == number + 1, 10)  # noqa: B023
         assert time.monotonic() - began < 3
         time.sleep(1.5)
         assert worker.running
@@ -177,7 +168,7 @@ def test_a_waiting_worker_ends_after_the_whole_crawl_was_idle(
     wait_until(lambda: "Beginning crawl" in worker.text(), 20)
     time.sleep(2)
     seed(crawl, f"{crawl.site.url}echo?late")
-    wait_until(lambda: len(asked(crawl)) == 1, 10)
+    wait_until(lambda: len(crawl.asked()) == 1, 10)
     began = time.monotonic()
     assert worker.wait(20) == 0
     assert 3.5 < time.monotonic() - began < 11
@@ -224,4 +215,4 @@ def test_a_finished_crawl_without_an_id_begins_anew_with_its_seeds(
     for _ in range(2):
         seed(crawl, f"{crawl.site.url}echo?again")
         assert crawl.start().wait() == 0
-    assert asked(crawl) == ["/echo?again"] * 2
+    assert crawl.asked() == ["/echo?again"] * 2

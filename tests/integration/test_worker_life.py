@@ -35,10 +35,6 @@ def test_a_signal_while_it_closes_already_does_not_cut_the_closing_short(
     assert (status.waiting, status.leased, len(status.workers)) == (1, 0, 0)
 
 
-def asked(crawl: Crawl) -> list[str]:
-    return [hit.path for hit in crawl.site.hits()]
-
-
 def test_a_long_download_is_handed_back_at_the_deadline(crawl_of: CrawlOf, store: str) -> None:
     crawl = crawl_of("patient", store, quick="3")
     worker = crawl.start(*SOON)
@@ -58,7 +54,7 @@ def test_a_long_download_is_handed_back_at_the_deadline(crawl_of: CrawlOf, store
 def test_a_second_signal_does_the_same_at_once(crawl_of: CrawlOf, store: str) -> None:
     crawl = crawl_of("patient", store, quick="3")
     worker = crawl.start()
-    wait_until(lambda: len(asked(crawl)) >= 4)
+    wait_until(lambda: len(crawl.asked()) >= 4)
     worker.signal(signal.SIGINT)
     time.sleep(0.3)
     began = time.monotonic()
@@ -153,7 +149,7 @@ def test_no_child_is_lost_while_redis_is_restarted(crawl_of: CrawlOf, tmp_path: 
         status = crawl.status()
     finally:
         server.stop()
-    pages = asked(crawl)
+    pages = crawl.asked()
     assert len(set(pages)) == 60 + 600
     assert len(pages) == len(set(pages))
     assert status.done == 660
@@ -169,7 +165,7 @@ def test_a_redis_that_comes_back_empty_is_said_loudly(crawl_of: CrawlOf, tmp_pat
     try:
         crawl = crawl_of("patient", server.url, quick="2")
         worker = crawl.start(*SOON)
-        wait_until(lambda: len(asked(crawl)) >= 3)
+        wait_until(lambda: len(crawl.asked()) >= 3)
         server.stop()
         server.start()
         wait_until(lambda: "no longer knows crawl" in worker.text(), 20)
@@ -188,13 +184,13 @@ def test_a_store_that_appears_in_time_is_waited_for(crawl_of: CrawlOf, tmp_path:
     crawl = crawl_of("many", server.url)
     worker = crawl.start("-s", "CLUSTER_STORE_WAIT_SECONDS=30")
     wait_until(lambda: "waiting up to 30 s" in worker.text(), 20)
-    assert asked(crawl) == []
+    assert crawl.asked() == []
     server.start()
     try:
         assert worker.wait() == 0
     finally:
         server.stop()
-    assert len(asked(crawl)) == 10
+    assert len(crawl.asked()) == 10
 
 
 def test_a_store_that_stays_away_ends_the_worker_with_6(crawl_of: CrawlOf) -> None:
@@ -205,7 +201,7 @@ def test_a_store_that_stays_away_ends_the_worker_with_6(crawl_of: CrawlOf) -> No
     assert text.splitlines()[-1].startswith("clusterscrapy: Redis at redis://user:***@127.0.0.1")
     assert "Traceback" not in text
     assert "secret" not in text
-    assert asked(crawl) == []
+    assert crawl.asked() == []
 
 
 def test_a_signal_ends_the_wait_for_a_store_at_once(crawl_of: CrawlOf) -> None:
@@ -226,7 +222,7 @@ def test_a_redis_that_evicts_is_refused(crawl_of: CrawlOf, tmp_path: Path) -> No
         server.stop()
     assert "maxmemory-policy allkeys-lru" in worker.text().splitlines()[-1]
     assert "Traceback" not in worker.text()
-    assert asked(crawl) == []
+    assert crawl.asked() == []
 
 
 # --- configuration -----------------------------------------------------------------------------
@@ -288,7 +284,7 @@ def test_a_spider_that_closes_itself_as_finished_with_work_left_has_not_finished
 def test_a_worker_with_another_fingerprint_scheme_is_refused(crawl_of: CrawlOf, store: str) -> None:
     crawl = crawl_of("patient", store, quick="1")
     first = crawl.start()
-    wait_until(lambda: len(asked(crawl)) >= 2)
+    wait_until(lambda: len(crawl.asked()) >= 2)
     other = "tests.integration.project.spiders.Headers"
     second = crawl.start("-s", f"REQUEST_FINGERPRINTER_CLASS={other}")
     assert second.wait() == 8
@@ -366,7 +362,7 @@ def test_a_limit_ends_with_4_and_the_same_command_goes_on(crawl_of: CrawlOf, sto
     assert worker.wait() == 4
     assert crawl.status().state == "stopped"
     assert crawl.start().wait() == 0
-    assert sorted(asked(crawl)) == sorted(f"/echo?{number}" for number in range(10))
+    assert sorted(crawl.asked()) == sorted(f"/echo?{number}" for number in range(10))
 
 
 def test_a_finished_crawl_is_not_repeated_by_a_late_worker(crawl_of: CrawlOf, store: str) -> None:
@@ -375,14 +371,14 @@ def test_a_finished_crawl_is_not_repeated_by_a_late_worker(crawl_of: CrawlOf, st
     late = crawl.start()
     assert late.wait() == 0
     assert "nothing to do" in late.text().splitlines()[-1]
-    assert len(asked(crawl)) == 10
+    assert len(crawl.asked()) == 10
 
 
 def test_starting_afresh_fetches_everything_again(crawl_of: CrawlOf, store: str) -> None:
     crawl = crawl_of("many", store)
     assert crawl.start().wait() == 0
     assert crawl.start("-s", "CLUSTER_RESUME=0").wait() == 0
-    assert len(asked(crawl)) == 20
+    assert len(crawl.asked()) == 20
 
 
 def test_overwriting_lines_keeps_the_items_of_a_killed_worker(
@@ -398,7 +394,7 @@ def test_overwriting_lines_keeps_the_items_of_a_killed_worker(
     with out.open("a") as file:
         file.write('{"url": "half a li')
     worker = crawl.start("-O", str(out), *SOON)
-    wait_until(lambda: len(asked(crawl)) >= 7)
+    wait_until(lambda: len(crawl.asked()) >= 7)
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 5
     lines = out.read_text().splitlines()
