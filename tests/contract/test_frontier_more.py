@@ -12,6 +12,7 @@ import pytest
 from clusterscrapy.frontier import (
     Ack,
     Batch,
+    Bury,
     Delivery,
     Fail,
     Frontier,
@@ -57,6 +58,21 @@ def deliveries(session: Session, count: int, within_s: float = 5.0) -> list[Deli
 
 
 # --- queue and leases --------------------------------------------------------------------
+
+
+def test_who_joins_knows_whether_anything_was_handed_out(join: Join) -> None:
+    session = join()
+    session.sync(Batch([*pushes("ab"), Bury(key_of(b"x"), b"x", "seed", "bad")]))
+    assert not join().opening.touched
+    assert session.sync(Batch(want=1)).taken
+    assert join().opening.touched
+
+
+def test_who_joins_knows_that_start_was_begun(join: Join) -> None:
+    session = join()
+    assert not join().opening.touched
+    session.sync(Batch(claim_start=True))
+    assert join().opening.touched
 
 
 def test_a_batch_that_fails_leaves_no_trace(join: Join) -> None:

@@ -78,6 +78,8 @@ def _integration(module: str, *names: str) -> tuple[str, ...]:
     return tuple(f"tests/integration/test_{module}.py::test_{name}" for name in names)
 
 
+_KILLED_UNPREPARED = "a_worker_killed_before_it_opened_its_file_leaves_no_items_of_an_earlier_run"
+
 _IN_SQLITE = (
     Fault(
         "a failed batch is kept in part",
@@ -617,7 +619,7 @@ _AROUND_SCRAPY = (
     Fault(
         "a spider with an empty buffer closes",
         SCHEDULER,
-        "return not self.courier.over",
+        "return not self._ran_out",
         "return bool(self.courier.buffer)",
         _worker("a_resumed_crawl_appends_and_a_new_one_overwrites"),
     ),
@@ -790,9 +792,44 @@ _AROUND_SCRAPY = (
     Fault(
         "a new crawl appends to another's items",
         FEEDS,
-        'path.write_bytes(b"")',
-        "pass",
+        "file.truncate(0)\n        return True",
+        "return True",
         _worker("a_resumed_crawl_appends_and_a_new_one_overwrites"),
+    ),
+    Fault(
+        "a worker killed before it emptied its file leaves that to nobody",
+        FEEDS,
+        'if not opening.touched and options.get("overwrite")',
+        'if opening.fresh and options.get("overwrite")',
+        _integration("cases_feeds", f"{_KILLED_UNPREPARED}[sqlite-out.jl]"),
+    ),
+    Fault(
+        "a worker killed before it claimed its file has its successor put it aside",
+        FEEDS,
+        "fresh=not scheduler.opening.touched",
+        "fresh=scheduler.opening.fresh",
+        _integration("cases_feeds", f"{_KILLED_UNPREPARED}[sqlite-out.json]"),
+    ),
+    Fault(
+        "the second of two first workers empties the file of the first",
+        FEEDS,
+        "if os.fstat(file.fileno()).st_mtime >= unless_written_since + ahead - _TICK_S:",
+        "if ahead is None:",
+        ("tests/unit/test_feeds.py",),
+    ),
+    Fault(
+        "SQLite forgets that requests were handed out",
+        SQLITE,
+        'if taken and not self.state.get("touched", 0):',
+        "if not taken:",
+        _more("sqlite", "who_joins_knows_whether_anything_was_handed_out"),
+    ),
+    Fault(
+        "Redis forgets that requests were handed out",
+        SYNC,
+        "      set('touched', 1)\n",
+        "",
+        _more("redis", "who_joins_knows_whether_anything_was_handed_out"),
     ),
 )
 
@@ -880,6 +917,22 @@ _ITEMS_AND_SEEDS = (
         "except (BadSeed, CodecError) as exc:",
         "except CodecError as exc:",
         _integration("seeds", "bad_seeds_are_kept_with_their_reason_and_the_rest_goes_on[sqlite]"),
+    ),
+    Fault(
+        "a spider that closes itself early is restarted for ever",
+        SCHEDULER,
+        "work_left and not self._ran_out",
+        "work_left and False",
+        _life("a_spider_that_closes_itself_as_finished_with_work_left_has_not_finished"),
+    ),
+    Fault(
+        "start requests are unknown to people",
+        "clusterscrapy/commands/frontier.py",
+        'if of_start.state == "done":',
+        "if False:",
+        _integration(
+            "hands", "a_start_request_past_the_filter_is_found_and_can_be_forgotten[redis]"
+        ),
     ),
     Fault(
         "a verbatim URL has the key of the canonical one",
