@@ -39,6 +39,14 @@ class FrontierUnavailable(FrontierError):
     exit_code: ClassVar[int] = 6
 
 
+class FrontierUnusable(FrontierError, ConfigError):
+    """This user cannot use the crawl's store; give the worker the rights that the message names."""
+
+
+class FrontierDamaged(FrontierUnusable):
+    """The crawl's store holds what clusterscrapy did not write; restore it, or drop the crawl."""
+
+
 class CodecError(FrontierError):
     """The request cannot be stored; make its callback a spider method and its values plain data.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from clusterscrapy.commands.show import dead_line, dead_record, dead_text, print_json
 from clusterscrapy.exceptions import ConfigError, FrontierError
 from clusterscrapy.frontier.codec import url_of
+from clusterscrapy.frontier.protocol import UNREADABLE
 
 if TYPE_CHECKING:
     import argparse
@@ -26,6 +28,7 @@ REASONS = {
     "undecodable": "its queue entry could not be made a request again",
     "unserializable": "it could not be stored; not a whole request, so it cannot be replayed",
     "seed": "a seed that is no request; it cannot be replayed",
+    UNREADABLE: "the store holds something else in its place; it can only be dropped",
     "poison": "CLUSTER_MAX_DELIVERIES workers died while it was inside them",
 }
 
@@ -72,13 +75,27 @@ def act_on_dead_letters(frontier: Frontier, opts: argparse.Namespace) -> None:
     elif opts.what == "drop":
         print(f"{frontier.name}: {frontier.discard([letter.key for letter in letters])} dropped")
     else:
-        for letter in letters:
-            if opts.json:
-                print_json(dead_record(frontier.name, letter))
-            else:
-                print(dead_text(letter) if opts.what == "show" else dead_line(letter))
-        if not opts.json:
-            print(f"{frontier.name}: {len(letters)} dead letter{'' if len(letters) == 1 else 's'}")
+        _show(frontier.name, letters, opts)
+
+
+def _show(crawl: str, letters: list[DeadLetter], opts: argparse.Namespace) -> None:
+    readable = [letter for letter in letters if letter.reason != UNREADABLE]
+    for letter in readable:
+        if opts.json:
+            print_json(dead_record(crawl, letter))
+        else:
+            print(dead_text(letter) if opts.what == "show" else dead_line(letter))
+    if not opts.json:
+        print(f"{crawl}: {_letters(len(readable))}")
+    if unreadable := len(letters) - len(readable):
+        sys.stderr.write(
+            f"clusterscrapy: {crawl}: {_letters(unreadable)} cannot be read; 'scrapy frontier dead drop "
+            f"--reason {UNREADABLE}' removes what is in their place\n"
+        )
+
+
+def _letters(count: int) -> str:
+    return f"{count} dead letter{'' if count == 1 else 's'}"
 
 
 def _chosen(frontier: Frontier, opts: argparse.Namespace) -> Iterator[DeadLetter]:

@@ -6,7 +6,9 @@ import argparse
 import os
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from scrapy import Request, Spider
 from scrapy.commands import ScrapyCommand
@@ -28,8 +30,10 @@ from clusterscrapy.dupefilter import start_key_of
 from clusterscrapy.exceptions import (
     ClusterScrapyError,
     ConfigError,
+    FrontierDamaged,
     FrontierError,
     FrontierUnavailable,
+    FrontierUnusable,
 )
 from clusterscrapy.frontier import Frontier, Standing, key_of
 from clusterscrapy.terms import store_of
@@ -180,17 +184,32 @@ class Command(ScrapyCommand):
             raise ConfigError(f"several crawls match: {names}; name one")
         return found[0]
 
+    @contextmanager
+    def _sparing_the_rest(self) -> Iterator[None]:
+        """A crawl that cannot be used gets its sentence, and hides no other."""
+        try:
+            yield
+        except FrontierUnusable as exc:
+            sys.stderr.write(f"clusterscrapy: {exc}\n")
+            self.exitcode = exc.exit_code
+
     # --- actions -----------------------------------------------------------------------------
 
     def _status(self, opts: argparse.Namespace) -> None:
-        found = [frontier.status() for frontier in self._matching(opts.crawl)]
-        if opts.json:
-            records = [status_record(status) for status in found] or [status_record(None)]
-            print_json(records[0] if len(records) == 1 else records)
+        frontiers = self._matching(opts.crawl)
+        found = []
+        for frontier in frontiers:
+            with self._sparing_the_rest():
+                found.append(frontier.status())
+        if not frontiers:
+            if opts.json:
+                print_json(status_record(None))
+            else:
+                print(self._none())
+        elif opts.json:
+            _print_records([status_record(status) for status in found], len(frontiers))
         elif found:
             print(status_table(found))
-        else:
-            print(self._none())
 
     def _top(self, opts: argparse.Namespace) -> None:
         frontier = self._one(opts.crawl)
@@ -216,12 +235,15 @@ class Command(ScrapyCommand):
         if not found:
             raise ConfigError(self._none())
         key, url = self._key(opts.url)
-        standings = {frontier.name: _standing(frontier, key, url)[0] for frontier in found}
+        standings = {}
+        for frontier in found:
+            with self._sparing_the_rest():
+                standings[frontier.name] = _standing(frontier, key, url)[0]
         if opts.json:
             records = [
                 {"crawl": n, "state": s.state, "detail": s.detail} for n, s in standings.items()
             ]
-            print_json(records[0] if len(records) == 1 else records)
+            _print_records(records, len(found))
             return
         for name, standing in standings.items():
             print(f"{name}: {standing.state} ({standing.detail})")
@@ -266,7 +288,14 @@ class Command(ScrapyCommand):
 
     def _drop(self, opts: argparse.Namespace) -> None:
         frontier = self._one(opts.crawl)
-        status = frontier.status()
+        try:
+            status = frontier.status()
+        except FrontierDamaged:
+            if not opts.force:
+                raise
+            frontier.drop(force=True)
+            print(f"{frontier.name}: dropped, what it held could not be read")
+            return
         if not opts.force and status.waiting + status.leased and sys.stdin.isatty():
             left = status.waiting + status.leased
             answer = input(f"Drop {frontier.name} with {left} requests not done? [y/N] ")
@@ -280,7 +309,8 @@ class Command(ScrapyCommand):
         alone = opts.what in ("replay", "drop")
         frontiers = [self._one(opts.crawl)] if alone else self._matching(opts.crawl)
         for frontier in frontiers:
-            act_on_dead_letters(frontier, opts)
+            with self._sparing_the_rest():
+                act_on_dead_letters(frontier, opts)
 
 
 def _standing(frontier: Frontier, key: bytes, url: str) -> tuple[Standing, bytes]:
@@ -292,3 +322,11 @@ def _standing(frontier: Frontier, key: bytes, url: str) -> tuple[Standing, bytes
         if of_start.state == "done":
             return of_start, start_key
     return standing, key
+
+
+def _print_records(records: list[dict[str, Any]], crawls: int) -> None:
+    """One record for one crawl, a list for several: also when some of them cannot be used."""
+    if crawls > 1:
+        print_json(records)
+    elif records:
+        print_json(records[0])

@@ -122,7 +122,11 @@ def dead_text(letter: DeadLetter) -> str:
 def _when(seconds: float) -> str | None:
     if not seconds:
         return None
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
+    try:
+        return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        # A number that is no time, in a store that somebody else wrote into.
+        return None
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -262,6 +262,10 @@ class Status:
     workers: Sequence[WorkerStatus] = ()
 
 
+UNREADABLE = "unreadable"
+"""The reason of a dead letter of which the store holds nothing that can be understood."""
+
+
 class DeadLetter(NamedTuple):
     """A request that nobody will fetch again unless a person says so."""
 

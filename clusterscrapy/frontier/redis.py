@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import secrets
 import struct
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -38,11 +39,17 @@ from redis.exceptions import (
     TimeoutError as RedisTimeoutError,
 )
 
-from clusterscrapy.exceptions import ConfigError, FrontierError, FrontierUnavailable
+from clusterscrapy.exceptions import (
+    ConfigError,
+    FrontierDamaged,
+    FrontierError,
+    FrontierUnavailable,
+)
 from clusterscrapy.frontier.codec import url_of
 from clusterscrapy.frontier.protocol import (
     DONE_WORDS,
     KEY_BYTES,
+    UNREADABLE,
     Ack,
     Batch,
     Bury,
@@ -75,7 +82,31 @@ OLDEST_SERVER = (6, 2)
 SOCKET_TIMEOUT_S = 5.0
 _HEAD = struct.Struct(">BBq16s")
 _RUN = struct.Struct(">I")
+_FIELD_BYTES = KEY_BYTES + _RUN.size
+_TYPES = {
+    "state": "hash",
+    "priorities": "zset",
+    "workers": "zset",
+    "reaped": "zset",
+    "hungry": "zset",
+    "infos": "hash",
+    "seen": "set",
+    "layers": "hash",
+    "exceptions": "set",
+    "dead": "hash",
+    "failed_before": "hash",
+    "dead_order": "zset",
+}
+_TYPES_OF_MANY = {"queue:": "list", "lease:": "hash", "inside:": "set", "reply:": "string"}
+_NUMBERS = (
+    *("run", "waiting", "leased", "done", "dead", "seen", "late", "generation", "start_position"),
+    *("paused", "dropped", "forgotten", "touched", "keep", "capacity", "lease_ms"),
+    *("started_at", "over_at", "finished_at", "alive_at", "reap_at", "reaped_at"),
+)
 _SCAN_CHUNK = 1_000
+_TOMBSTONE_S = 86_400
+# What msgpack, struct and plain Python say of bytes that are not what we packed.
+_UNREADABLE = (ValueError, TypeError, AttributeError, struct.error, msgpack.UnpackException)
 # An outage, as opposed to a wrong address or a bug; a server that loads its file or lost its
 # primary answers, but not yet.
 _TRANSIENT = (ClusterDownError, MasterDownError, OutOfMemoryError, ReadOnlyError, TryAgainError)
@@ -83,6 +114,9 @@ _TRANSIENT = (ClusterDownError, MasterDownError, OutOfMemoryError, ReadOnlyError
 _TRANSIENT_WORDS = re.compile(
     r"\b(LOADING|READONLY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|BUSY|OOM|MISCONF|NOREPLICAS)\b"
 )
+
+# How Redis and its Lua say that a command or a script met data of another kind.
+_DATA_WORDS = re.compile(r"WRONGTYPE|user_script|not an integer|not a valid float|out of range")
 
 
 @cache
@@ -106,9 +140,22 @@ def _translated(url: str) -> Iterator[None]:
     except ResponseError as exc:
         if isinstance(exc, _TRANSIENT) or _TRANSIENT_WORDS.search(str(exc)):
             raise FrontierUnavailable(f"Redis at {shown(url)} cannot serve now: {exc}") from exc
-        raise FrontierError(f"Redis at {shown(url)} answered: {exc}") from exc
+        raise _Rejected(f"Redis at {shown(url)} answered: {exc}") from exc
     except RedisError as exc:
         raise FrontierUnavailable(f"Redis at {shown(url)} does not answer: {exc}") from exc
+
+
+class _Rejected(FrontierError):
+    """Redis runs, and rejects a command or a script: our bug, or data that are not ours."""
+
+
+class _Odd(ValueError):
+    """A key of a crawl that holds what we never write there."""
+
+    def __init__(self, part: str, what: str) -> None:
+        super().__init__(part, what)
+        self.part = part
+        self.what = what
 
 
 class RedisStore:
@@ -138,10 +185,20 @@ class RedisStore:
         self._checked = False
 
     def names(self) -> list[str]:
-        """The crawls of this database, sorted."""
+        """The crawls of this database, sorted; what is no text has escapes in it."""
+        return sorted(map(_text, self.members()))
+
+    def members(self) -> set[bytes]:
+        """The crawls of this database, as Redis has them."""
         with _translated(self.url):
-            members = cast("set[bytes]", self.client.smembers(CRAWLS))
-            return sorted(name.decode() for name in members)
+            kind = self.client.type(CRAWLS).decode()  # type: ignore[union-attr]
+            if kind not in ("none", "set"):
+                raise FrontierDamaged(
+                    f"the list of crawls at {self.place} is damaged: key {CRAWLS} is a {kind}, not a "
+                    f"set; 'redis-cli DEL {CRAWLS}' removes it, and the next worker of each crawl "
+                    "lists it again"
+                )
+            return cast("set[bytes]", self.client.smembers(CRAWLS))
 
     def frontier(self, name: str) -> RedisFrontier:
         """The crawl of that name."""
@@ -202,7 +259,58 @@ class RedisFrontier:
 
     def call(self, script: str, *args: Any) -> Any:
         """Run a script on this crawl."""
-        return self.store.call(script, self.state_key, *args)
+        with self._guarded():
+            return self.store.call(script, self.state_key, *args)
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """The border to what Redis holds of this crawl: all that is wrong there is one of our errors."""
+        try:
+            with _translated(self.store.url):
+                yield
+        except _Odd as exc:
+            raise self._damaged(exc) from exc
+        except _Rejected as exc:
+            with _translated(self.store.url):
+                odd = self._diagnosis()
+            if odd is None and not _DATA_WORDS.search(str(exc)):
+                raise
+            raise self._damaged(odd or _Odd("*", f"what a script cannot use ({exc})")) from exc
+
+    def _damaged(self, odd: _Odd) -> FrontierDamaged:
+        return FrontierDamaged(
+            f"crawl {self.name} at {self.store.place} is damaged: key {self.base}{odd.part} {odd.what}; "
+            f"'scrapy frontier drop {self.name} --force' removes it with all it holds"
+        )
+
+    def _diagnosis(self) -> _Odd | None:
+        """The first key that is not what it should be, of those that can be looked at quickly."""
+        client = self.store.client
+        for key in self._keys():
+            part = _text(key.removeprefix(self.base.encode()))
+            due = _TYPES.get(part) or _TYPES_OF_MANY.get(part[: part.find(":") + 1], "")
+            kind = client.type(key).decode()  # type: ignore[union-attr]
+            if due and kind not in (due, "none"):
+                return _Odd(part, f"is a {kind}, not a {due}")
+        state = self._state()
+        try:
+            for name in _NUMBERS:
+                _number(state, name)
+        except _Odd as exc:
+            return exc
+        return None
+
+    def _keys(self) -> Iterator[bytes]:
+        pattern = re.sub(r"([\[\]*?\\])", r"\\\1", self.base) + "*"
+        return cast("Iterator[bytes]", self.store.client.scan_iter(pattern, count=_SCAN_CHUNK))
+
+    def _state(self) -> dict[str, str]:
+        raw = cast("dict[bytes, bytes]", self.store.client.hgetall(self.state_key))
+        return {_text(name): _text(value) for name, value in raw.items()}
+
+    def _at(self, part: str, rest: bytes = b"") -> bytes:
+        """A key of this crawl; what comes from Redis goes back to it as it came."""
+        return f"{self.base}{part}".encode() + rest
 
     def join(self, terms: Terms) -> RedisSession:
         """See :meth:`clusterscrapy.frontier.protocol.Frontier.join`."""
@@ -224,7 +332,9 @@ class RedisFrontier:
             repr(terms.filter.error_rate),
             terms.order,
         )
-        opening = self._opening(terms, answer)
+        with self._guarded():
+            opening = self._opening(terms, answer)
+        self.store.members()
         with _translated(self.store.url):
             self.store.client.sadd(CRAWLS, self.name)
         return RedisSession(self, terms, epoch, opening)
@@ -232,7 +342,7 @@ class RedisFrontier:
     def _opening(self, terms: Terms, answer: list[Any]) -> Opening:
         status = answer[0].decode()
         run, waiting, leased, done, dead, workers, ago, touched = map(int, answer[1:9])
-        kind, order, words = (text.decode() for text in answer[9:12])
+        kind, order, words = map(_text, answer[9:12])
         if status == "scheme":
             raise SchemeMismatch(scheme_sentence(words, terms.scheme.words))
         notes = [
@@ -261,46 +371,55 @@ class RedisFrontier:
 
     def status(self) -> Status:
         """See :meth:`clusterscrapy.frontier.protocol.Frontier.status`."""
-        with _translated(self.store.url):
+        with self._guarded():
             pipe = self.store.client.pipeline(transaction=True)
             pipe.hgetall(self.state_key)
             pipe.zrange(f"{self.base}workers", 0, -1, withscores=True)
             pipe.hgetall(f"{self.base}infos")
             pipe.time()
             raw, beats, infos, clock = pipe.execute()
-        state = {name.decode(): value.decode() for name, value in raw.items()}
-        now_ms = clock[0] * 1000 + clock[1] // 1000
-        alive = [
-            (e.decode(), b) for e, b in beats if now_ms - b < int(state.get("lease_ms", 15_000))
+            return self._told(raw, beats, infos, clock[0] * 1000 + clock[1] // 1000)
+
+    def _told(
+        self,
+        raw: dict[bytes, bytes],
+        beats: list[tuple[bytes, float]],
+        infos: dict[bytes, bytes],
+        now_ms: int,
+    ) -> Status:
+        state = {_text(name): _text(value) for name, value in raw.items()}
+        lease_ms = _number(state, "lease_ms", 15_000)
+        workers = [
+            self._worker(epoch, beat, infos.get(epoch))
+            for epoch, beat in beats
+            if now_ms - beat < lease_ms
         ]
-        workers = [self._worker(epoch, beat, infos) for epoch, beat in alive]
         start = state.get("start", "")
         return Status(
             crawl=self.name,
             state=_words(state, bool(workers)),
-            waiting=int(state.get("waiting", 0)),
-            leased=int(state.get("leased", 0)),
-            done=int(state.get("done", 0)),
-            dead=int(state.get("dead", 0)),
-            seen=int(state.get("seen", 0)),
-            late=int(state.get("late", 0)),
-            run=int(state.get("run", 0)),
+            waiting=_number(state, "waiting"),
+            leased=_number(state, "leased"),
+            done=_number(state, "done"),
+            dead=_number(state, "dead"),
+            seen=_number(state, "seen"),
+            late=_number(state, "late"),
+            run=_number(state, "run"),
             start=start if start in ("", "done", "failed") else "theirs",
             dupefilter=state.get("filter", ""),
-            started_at=int(state.get("started_at", 0)) / 1000,
-            finished_at=int(state.get("finished_at", 0)) / 1000,
+            started_at=_number(state, "started_at") / 1000,
+            finished_at=_number(state, "finished_at") / 1000,
             workers=workers,
         )
 
-    def _worker(self, epoch: str, beat_ms: float, infos: dict[bytes, bytes]) -> WorkerStatus:
-        name, joined_ms = msgpack.unpackb(infos[epoch.encode()])
-        with _translated(self.store.url):
-            leased = self.store.client.hlen(f"{self.base}lease:{epoch}")
-        return WorkerStatus(epoch, name, leased, joined_ms / 1000, beat_ms / 1000)
+    def _worker(self, epoch: bytes, beat_ms: float, info: bytes | None) -> WorkerStatus:
+        name, joined_ms = _info(epoch, info)
+        leased = self.store.client.hlen(self._at("lease:", epoch))
+        return WorkerStatus(_text(epoch), name, leased, joined_ms / 1000, beat_ms / 1000)
 
     def why(self, key: bytes, url: str) -> Standing:
         """See :meth:`clusterscrapy.frontier.protocol.Frontier.why`. Reads the whole queue."""
-        with _translated(self.store.url):
+        with self._guarded():
             return (
                 self._leased(key, url)
                 or self._waiting(key, url)
@@ -311,11 +430,11 @@ class RedisFrontier:
     def _leased(self, key: bytes, url: str) -> Standing | None:
         client = self.store.client
         for epoch in cast("list[bytes]", client.zrange(f"{self.base}workers", 0, -1)):
-            for _, lease in client.hscan_iter(f"{self.base}lease:{epoch.decode()}"):
+            for _, lease in client.hscan_iter(self._at("lease:", epoch)):
                 if _is(lease[8:], key, url):
                     since = int.from_bytes(lease[:8], "big") / 1000
                     info = cast("bytes | None", client.hget(f"{self.base}infos", epoch))
-                    name = msgpack.unpackb(info)[0] if info else epoch.decode()
+                    name, _ = _info(epoch, info)
                     clock = client.time()
                     return Standing("leased", f"by {name} for {clock[0] - since:.0f} s")
         return None
@@ -323,13 +442,14 @@ class RedisFrontier:
     def _waiting(self, key: bytes, url: str) -> Standing | None:
         client = self.store.client
         for priority in cast("list[bytes]", client.zrevrange(f"{self.base}priorities", 0, -1)):
-            queue = f"{self.base}queue:{priority.decode()}"
+            queue = self._at("queue:", priority)
             first = 0
             while entries := cast(
-                "list[bytes]", client.lrange(queue, first, first + _SCAN_CHUNK - 1)
+                "list[bytes]",
+                client.lrange(queue, first, first + _SCAN_CHUNK - 1),
             ):
                 if any(_is(entry, key, url) for entry in entries):
-                    return Standing("waiting", f"priority {priority.decode()}")
+                    return Standing("waiting", f"priority {_text(priority)}")
                 first += _SCAN_CHUNK
         return None
 
@@ -341,10 +461,7 @@ class RedisFrontier:
 
     def _seen(self, key: bytes) -> Standing:
         client = self.store.client
-        state = {
-            name.decode(): value.decode()
-            for name, value in cast("dict[bytes, bytes]", client.hgetall(self.state_key)).items()
-        }
+        state = self._state()
         if state.get("forgotten"):
             return Standing(
                 "forgotten",
@@ -359,34 +476,54 @@ class RedisFrontier:
 
     def pause(self, paused: bool = True) -> None:
         """See :meth:`clusterscrapy.frontier.protocol.Frontier.pause`."""
-        with _translated(self.store.url):
+        with self._guarded():
             self.store.client.hset(self.state_key, "paused", str(int(paused)))
 
     def drop(self, *, force: bool = False) -> None:
         """See :meth:`clusterscrapy.frontier.protocol.Frontier.drop`."""
-        with _translated(self.store.url):
-            lease_ms = self.store.client.hget(self.state_key, "lease_ms")
-        alive = self.call("drop", int(cast("bytes | None", lease_ms) or 15_000), int(force))
+        try:
+            with self._guarded():
+                alive = self.call("drop", _number(self._state(), "lease_ms", 15_000), int(force))
+        except FrontierDamaged:
+            if not force:
+                raise
+            alive = []
+            self._wipe()
         if alive:
-            names = ", ".join(name.decode() for name in alive)
+            names = ", ".join(map(_text, alive))
             raise FrontierError(
                 f"crawl {self.name} has live workers ({names}); stop them first, or drop with --force"
             )
+        own = [member for member in self.store.members() if _text(member) == self.name]
+        if own:
+            with _translated(self.store.url):
+                self.store.client.srem(CRAWLS, *own)
+
+    def _wipe(self) -> None:
+        """Drop without a look at what the keys hold."""
         with _translated(self.store.url):
-            self.store.client.srem(CRAWLS, self.name)
+            pipe = self.store.client.pipeline(transaction=True)
+            pipe.unlink(self.state_key)
+            # No run of this crawl: what tells a worker still inside that its crawl is gone.
+            pipe.hset(self.state_key, mapping={"run": int(time.time()), "dropped": 1})
+            pipe.expire(self.state_key, _TOMBSTONE_S)
+            pipe.execute()
+            for key in self._keys():
+                if key != self.state_key.encode():
+                    self.store.client.unlink(key)
 
     def dead_letters(self) -> Iterator[DeadLetter]:
         """See :meth:`clusterscrapy.frontier.protocol.Frontier.dead_letters`."""
         client = self.store.client
-        with _translated(self.store.url):
+        with self._guarded():
             fields = cast("list[bytes]", client.zrange(f"{self.base}dead_order", 0, -1))
         for first in range(0, len(fields), _SCAN_CHUNK):
             chunk = fields[first : first + _SCAN_CHUNK]
-            with _translated(self.store.url):
+            with self._guarded():
                 letters = cast("list[bytes | None]", client.hmget(f"{self.base}dead", chunk))
-            for packed in letters:
+            for field, packed in zip(chunk, letters, strict=True):
                 if packed is not None:
-                    yield _dead_letter(packed)
+                    yield _dead_letter(field, packed)
 
     def replay(self, keys: Sequence[bytes] | None = None) -> int:
         """See :meth:`clusterscrapy.frontier.protocol.Frontier.replay`."""
@@ -394,20 +531,29 @@ class RedisFrontier:
 
     def discard(self, keys: Sequence[bytes] | None = None) -> int:
         """See :meth:`clusterscrapy.frontier.protocol.Frontier.discard`."""
-        return self._with_letters("discard", keys)
+        odd = [field for field in self._fields(keys) if len(field) != _FIELD_BYTES]
+        if odd:
+            with self._guarded():
+                self.store.client.hdel(f"{self.base}dead", *odd)
+                self.store.client.zrem(f"{self.base}dead_order", *odd)
+        return len(odd) + self._with_letters("discard", keys)
 
     def _with_letters(self, script: str, keys: Sequence[bytes] | None) -> int:
         """Call a script with the chosen letters, in pieces: no call may hold the server up."""
+        fields = [field for field in self._fields(keys) if len(field) == _FIELD_BYTES]
+        pieces = [fields[i : i + _SCAN_CHUNK] for i in range(0, len(fields), _SCAN_CHUNK)]
+        return sum(int(self.call(script, b"".join(piece))) for piece in pieces)
+
+    def _fields(self, keys: Sequence[bytes] | None) -> list[bytes]:
+        """The fields of these letters, of all when ``keys`` is None; the oldest first."""
         wanted = None if keys is None else set(keys)
-        with _translated(self.store.url):
+        with self._guarded():
             members = self.store.client.zrange(f"{self.base}dead_order", 0, -1)
-        fields = [
+        return [
             field
             for field in cast("list[bytes]", members)
             if wanted is None or field[:KEY_BYTES] in wanted
         ]
-        pieces = [fields[i : i + _SCAN_CHUNK] for i in range(0, len(fields), _SCAN_CHUNK)]
-        return sum(int(self.call(script, b"".join(piece))) for piece in pieces)
 
     def forget(self, key: bytes) -> bool:
         """See :meth:`clusterscrapy.frontier.protocol.Frontier.forget`."""
@@ -419,19 +565,49 @@ class RedisFrontier:
 
 
 def _words(state: dict[str, str], alive: bool) -> str:
-    if int(state.get("finished_at", 0)):
+    if _number(state, "finished_at"):
         return "finished"
-    if int(state.get("paused", 0)):
+    if _number(state, "paused"):
         return "paused"
     return "running" if alive else "stopped"
 
 
+def _number(state: dict[str, str], name: str, default: int = 0) -> int:
+    text = state.get(name)
+    if text is None:
+        return default
+    # Beyond, Lua's numbers are not exact, and no clock or counter of ours gets there.
+    if not re.fullmatch(r"-?\d{1,16}", text, re.ASCII):
+        raise _Odd("state", f"holds {text[:40]!r} as {name}".replace("\\\\", "\\"))
+    return int(text)
+
+
+def _info(epoch: bytes, info: bytes | None) -> tuple[str, float]:
+    """A worker's name and when it joined; when that cannot be read it goes by its epoch."""
+    try:
+        name, joined_ms = msgpack.unpackb(info or b"", raw=True)
+        return _text(name), joined_ms + 0.0
+    except _UNREADABLE:
+        return _text(epoch), 0.0
+
+
 def _is(entry: bytes, key: bytes, url: str) -> bool:
+    if len(entry) < _HEAD.size:
+        return False
     _, _, _, own = _HEAD.unpack_from(entry)
     return own == key or (url.encode() in entry and url_of(entry[_HEAD.size :]) == url)
 
 
-def _dead_letter(packed: bytes) -> DeadLetter:
+def _dead_letter(field: bytes, packed: bytes) -> DeadLetter:
+    try:
+        return _unpacked(packed)
+    except _UNREADABLE as exc:
+        detail = f"what Redis holds of it is no dead letter ({type(exc).__name__}: {exc})"
+        run = int.from_bytes(field[KEY_BYTES:_FIELD_BYTES], "big")
+        return DeadLetter(field[:KEY_BYTES], b"", UNREADABLE, detail, 0.0, 0, run, "?")
+
+
+def _unpacked(packed: bytes) -> DeadLetter:
     reason, detail, died_ms, deaths, run, worker, entry, *history = msgpack.unpackb(
         packed, raw=True
     )
@@ -443,17 +619,17 @@ def _dead_letter(packed: bytes) -> DeadLetter:
         _text(reason),
         _text(detail),
         died_ms / 1000,
-        deaths,
-        run,
+        int(deaths),
+        int(run),
         _text(worker),
         first_ms / 1000,
         _text(first_reason),
-        failures,
+        int(failures),
     )
 
 
 def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace")
+    return raw.decode("utf-8", "backslashreplace")
 
 
 class RedisSession:

@@ -43,7 +43,8 @@ local function state(name)
 end
 
 local function number(name)
-  return tonumber(redis.call('HGET', KEYS[1], name) or 0)
+  -- An error is better than a crawl that goes on with a nil.
+  return tonumber(redis.call('HGET', KEYS[1], name) or 0) or error('the state has no number as ' .. name)
 end
 
 local function set(...)
@@ -122,7 +123,10 @@ end
 
 local function name_of(epoch)
   local info = redis.call('HGET', at('infos'), epoch)
-  return info and cmsgpack.unpack(info)[1] or epoch
+  -- What cannot be read is no reason to keep the leases.
+  local read, fields = pcall(cmsgpack.unpack, info or '')
+  local name = read and type(fields) == 'table' and fields[1]
+  return type(name) == 'string' and name or epoch
 end
 
 -- Puts an epoch's leases back. max_deaths > 0: its worker died, so deaths are counted for what was
@@ -190,14 +194,21 @@ local function empty()
   redis.call('UNLINK', KEYS[1], at('priorities'), at('workers'), at('reaped'), at('hungry'), at('infos'))
 end
 
--- Takes a dead letter away; returns it.
+-- Takes a dead letter away; returns it, packed.
 local function exhume(field)
   local letter = redis.call('HGET', at('dead'), field)
   if not letter then return nil end
   redis.call('HDEL', at('dead'), field)
   redis.call('ZREM', at('dead_order'), field)
   if struct.unpack('>I4', field, 17) == number('run') then count('dead', -1) end
-  return cmsgpack.unpack(letter)
+  return letter
+end
+
+-- A key of our own making, from a text in hex.
+local function key_from(hex)
+  local key = {}
+  for i = 1, 32, 2 do key[#key + 1] = string.char(tonumber(string.sub(hex, i, i + 1), 16)) end
+  return table.concat(key)
 end
 
 -- Is the key in this layer of the Bloom filter (and put it there)? Positions are h1 + i*h2 + i^3 modulo the

@@ -6,23 +6,21 @@ local back, n, run = {}, 0, number('run')
 
 -- A letter of a former run gets another key, as in protocol.old_key: the same page may be queued in this one.
 local function renamed(entry, field)
-  local hex = redis.sha1hex(field)
-  local key = {}
-  for i = 1, 32, 2 do key[#key + 1] = string.char(tonumber(string.sub(hex, i, i + 1), 16)) end
-  return string.sub(entry, 1, 10) .. table.concat(key) .. string.sub(entry, HEAD + 1)
+  return string.sub(entry, 1, 10) .. key_from(redis.sha1hex(field)) .. string.sub(entry, HEAD + 1)
 end
 
 local function is_request(field)
   local letter = redis.call('HGET', at('dead'), field)
   if not letter then return false end
-  local entry = cmsgpack.unpack(letter)[7]
-  return #entry > HEAD and string.byte(entry, HEAD + 1) ~= 0
+  local read, fields = pcall(cmsgpack.unpack, letter)
+  local entry = read and type(fields) == 'table' and fields[7]
+  return type(entry) == 'string' and #entry > HEAD and string.byte(entry, HEAD + 1) ~= 0
 end
 
 for i = 1, #ARGV[1], 20 do
   local field = string.sub(ARGV[1], i, i + 19)
   if is_request(field) then
-    local letter = exhume(field)
+    local letter = cmsgpack.unpack(exhume(field))
     local entry = letter[7]
     if struct.unpack('>I4', field, 17) ~= run then entry = renamed(entry, field) end
     add_to(back, with_deaths(entry, 0))

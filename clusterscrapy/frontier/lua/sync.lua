@@ -147,6 +147,13 @@ local function share(want, waiting)
   return math.max(0, math.min(want, even)), true
 end
 
+-- What is too short for an entry becomes one whose payload cannot be read: the worker makes it a dead letter.
+local function whole(entry, priority)
+  if #entry >= HEAD then return entry end
+  local key = key_from(redis.sha1hex(now .. ':' .. #taken .. ':' .. entry))
+  return entry_of(key, tonumber(priority) or 0, 0, entry)
+end
+
 local function take(want)
   local pop = state('order') == 'lifo' and 'RPOP' or 'LPOP'
   local stamp = struct.pack('>I8', now)
@@ -156,7 +163,8 @@ local function take(want)
     local asked = math.min(want - #taken, CHUNK)
     local entries = redis.call(pop, at('queue:' .. top), asked) or {}
     local pairs_ = {}
-    for _, entry in ipairs(entries) do
+    for _, found in ipairs(entries) do
+      local entry = whole(found, top)
       taken[#taken + 1] = entry
       taken_keys[#taken_keys + 1] = key_in(entry)
       pairs_[#pairs_ + 1] = key_in(entry)
