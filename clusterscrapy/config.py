@@ -60,6 +60,28 @@ class CrawlSettings:
     Why: a service waits until it is stopped; a nightly job that is fed by another wants an end.
     """
 
+    max_pages: int = setting(0, unit="pages", at_least=0)
+    """How many pages the whole crawl may have done, all workers together, before they close with exit
+    code 4. `0` is no bound. A crawl that reached it goes on with a higher one. (Scrapy's
+    `CLOSESPIDER_PAGECOUNT` and its like count for one worker.)
+
+    Why: most crawls end by themselves; a bound is for trying out, and for a site that has no end.
+    """
+
+    max_items: int = setting(0, unit="items", at_least=0)
+    """How many items may have passed the pipelines of all workers before they close, as with
+    `CLUSTER_MAX_PAGES`. What was being fetched then is finished, and its items come on top.
+
+    Why: as above.
+    """
+
+    max_seconds: float = setting(0.0, unit="seconds", at_least=0)
+    """How long the whole crawl may take from the beginning of its run by the store's clock, pauses and
+    restarts included, before its workers close, as with `CLUSTER_MAX_PAGES`.
+
+    Why: as above; a nightly crawl has to be out of the way in the morning.
+    """
+
     crawl_id: str = setting("")
     """Names one run, beside the spider's name and its arguments. With an id, finished is final: a
     worker that comes late closes at once.

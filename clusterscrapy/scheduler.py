@@ -123,6 +123,7 @@ class Scheduler(BaseScheduler, Listener):
         crawler.signals.connect(scheduler._spider_error, signals.spider_error)
         crawler.signals.connect(scheduler._item_error, signals.item_error)
         crawler.signals.connect(scheduler._spider_idle, signals.spider_idle)
+        crawler.signals.connect(scheduler._item_scraped, signals.item_scraped)
         _of_crawler[crawler] = scheduler
         return scheduler
 
@@ -267,9 +268,10 @@ class Scheduler(BaseScheduler, Listener):
         if work_left and reason not in ("configuration_refused", "store_emptied"):
             name = self.frontier.name
             then = f"; 'scrapy frontier resume {name}' first, it is paused" if paused else ""
-            self._last_words(
-                f"Left crawl {name} unfinished ({reason}); the same command resumes it{then}"
-            )
+            same = "the same command"
+            if reason == self.close_reason and reason in _BOUNDS:
+                same += f" with a higher {_BOUNDS[reason]}"
+            self._last_words(f"Left crawl {name} unfinished ({reason}); {same} resumes it{then}")
         elif courier.final is not None:
             self._sum_up(courier.final)
 
@@ -476,6 +478,10 @@ class Scheduler(BaseScheduler, Listener):
         if isinstance(response, Response) and response.request is not None:
             self._fail(response.request, "pipeline", _in_words(failure))
 
+    def _item_scraped(self) -> None:
+        if self.courier is not None:
+            self.courier.items += 1
+
     def feed_failed(self, request: Request, detail: str) -> None:
         """An item of this request's page is in no feed: the page is not done."""
         self._fail(request, "feed", detail)
@@ -503,11 +509,24 @@ class Scheduler(BaseScheduler, Listener):
         if reply.paused != self._paused:
             self._paused = reply.paused
             self._say_paused()
+        if reply.limit and not reply.over:
+            self._close_at(reply.limit)
         assert self.courier is not None
         if self._runs_start and reply.start in ("done", "failed"):
             self._runs_start = False
         if reply.taken or self.courier.over:
             self._wake()
+
+    def _close_at(self, limit: str) -> None:
+        if self.close_reason is None:
+            self.close_reason = f"max_{limit}"
+            self._close_spider(self.close_reason)
+
+    def _close_spider(self, reason: str) -> None:
+        engine = self.crawler.engine
+        # Not open yet, it is idle at once and closed by that.
+        if engine.spider is not None and engine._slot is not None:
+            deferred_from_coro(engine.close_spider_async(reason=reason))
 
     def _say_paused(self) -> None:
         name = self.frontier.name
@@ -556,7 +575,7 @@ class Scheduler(BaseScheduler, Listener):
             self.close_reason = "configuration_refused" if refused else "frontier_error"
             logger.error("%s; closing, what was leased returns to the crawl", error)
         self._held.clear()
-        deferred_from_coro(self.crawler.engine.close_spider_async(reason=self.close_reason))
+        self._close_spider(self.close_reason)
         self.crawler.signals.send_catch_log(frontier_gone)
 
     def unreachable(self, error: FrontierUnavailable) -> None:
@@ -601,6 +620,10 @@ class Scheduler(BaseScheduler, Listener):
             await self.courier.room()
 
 
+_BOUNDS = {
+    f"max_{limit}": f"CLUSTER_MAX_{limit.upper()}" for limit in ("pages", "items", "seconds")
+}
+"""Reasons to close that a bound of the whole crawl gives, and the setting."""
 _PRIORITY_MAX = 2**53 - 1
 """What Redis' scores and Lua's numbers hold exactly; the order of priorities beyond is not kept."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from scrapy.utils.conf import closest_scrapy_cfg
 
-from clusterscrapy.frontier import Filter, Frontier, Scheme, Store, Terms, open_store
+from clusterscrapy.frontier import Bounds, Filter, Frontier, Scheme, Store, Terms, open_store
 from clusterscrapy.frontier.codec import RequestCodec
 from clusterscrapy.frontier.courier import Limits
 from clusterscrapy.identity import arguments_of, crawl_name
@@ -63,6 +63,7 @@ def terms_of(config: Config, scheme: Scheme, place: str) -> Terms:
         order=config.queue_order,
         filter=Filter(config.dupefilter, config.dupefilter_capacity, config.dupefilter_error_rate),
         scheme=scheme,
+        bounds=Bounds(config.max_pages, config.max_items, config.max_seconds),
     )
 
 

@@ -14,6 +14,7 @@ from clusterscrapy.exceptions import ConfigError
 from clusterscrapy.frontier.protocol import (
     Ack,
     Batch,
+    Bounds,
     Bury,
     CrawlEnded,
     CrawlGone,
@@ -46,6 +47,7 @@ from clusterscrapy.frontier.protocol import (
 __all__ = [
     "Ack",
     "Batch",
+    "Bounds",
     "Bury",
     "CrawlEnded",
     "CrawlGone",

@@ -108,6 +108,8 @@ class Courier:
         self.final: Status | None = None
         """Where the crawl stood at its end, once this worker has left it finished."""
         self.claim_start = False
+        self.items = 0
+        """Items that have passed the pipelines and are not yet reported."""
         self.taking = True
         self.inside: dict[bytes, Delivery] = {}
         """What :meth:`next` gave out and is not yet finished, by its key."""
@@ -295,7 +297,8 @@ class Courier:
             self._room.set()
         entered, self._entered = self._entered, []
         want = self.limits.prefetch - len(self.buffer) if self.taking else 0
-        return Batch(self._batch_ops, max(0, want), entered, self.claim_start)
+        items, self.items = self.items, 0
+        return Batch(self._batch_ops, max(0, want), entered, self.claim_start, items)
 
     def _send(self, batch: Batch) -> None:
         assert self.session is not None
@@ -436,6 +439,7 @@ class Courier:
         if isinstance(self._lost, WentBack):
             again = self._journal.everything()
         self._known.clear()
+        self.items += self._batch.items if self._batch is not None else 0
         ops = [*again, *self._batch_ops, *self._outbox]
         self._batch, self._batch_ops = None, []
         held = Ack | Fail | Release | StartDone

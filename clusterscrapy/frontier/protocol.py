@@ -132,6 +132,8 @@ class Batch:
     """Keys of leases that went from the worker's buffer into its engine since the last call."""
     claim_start: bool = False
     """Ask for the right to run ``start()``."""
+    items: int = 0
+    """How many items have passed this worker's pipelines since the last call."""
 
 
 # --- what the frontier answers ---------------------------------------------------------
@@ -167,6 +169,9 @@ class Reply:
     """Another worker asked for work lately and got none."""
     generation: int = 0
     """Changes when a key was forgotten: what a worker remembers of known keys is void then."""
+    limit: str = ""
+    """The bound that the whole crawl has reached, so that nothing more is handed out: ``"pages"``,
+    ``"items"``, ``"seconds"``, or ``""``."""
 
     @property
     def over(self) -> bool:
@@ -213,6 +218,19 @@ class Scheme:
 
 
 @dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much the whole crawl may do in this run, all workers together; 0 is no bound.
+
+    At most ``pages`` are done, exactly; items of pages that were out when a bound was reached come on
+    top. Seconds count from the beginning of the run by the store's clock, pauses included.
+    """
+
+    pages: int = 0
+    items: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Terms:
     """What a worker asks for when it joins."""
 
@@ -228,6 +246,7 @@ class Terms:
     order: str = "fifo"
     filter: Filter = Filter()
     scheme: Scheme = Scheme()
+    bounds: Bounds = Bounds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +272,7 @@ class Status:
     done: int = 0
     dead: int = 0
     seen: int = 0
+    items: int = 0
     late: int = 0
     run: int = 0
     start: str = ""

@@ -99,7 +99,18 @@ _TYPES = {
 }
 _TYPES_OF_MANY = {"queue:": "list", "lease:": "hash", "inside:": "set", "reply:": "string"}
 _NUMBERS = (
-    *("run", "waiting", "leased", "done", "dead", "seen", "late", "generation", "start_position"),
+    *(
+        "run",
+        "waiting",
+        "leased",
+        "done",
+        "dead",
+        "seen",
+        "late",
+        "items",
+        "generation",
+        "start_position",
+    ),
     *("paused", "dropped", "forgotten", "touched", "keep", "capacity", "lease_ms"),
     *("started_at", "over_at", "finished_at", "alive_at", "reap_at", "reaped_at"),
 )
@@ -403,6 +414,7 @@ class RedisFrontier:
             done=_number(state, "done"),
             dead=_number(state, "dead"),
             seen=_number(state, "seen"),
+            items=_number(state, "items"),
             late=_number(state, "late"),
             run=_number(state, "run"),
             start=start if start in ("", "done", "failed") else "theirs",
@@ -656,6 +668,10 @@ class RedisSession:
             int(self.terms.lease_s * 1000),
             self.terms.max_deliveries,
             int(batch.claim_start),
+            batch.items,
+            self.terms.bounds.pages,
+            self.terms.bounds.items,
+            int(self.terms.bounds.seconds * 1000),
         )
         if answer[0] == b"gone":
             if not answer[1]:
@@ -721,7 +737,9 @@ def _wire(op: Op) -> tuple[Any, ...]:
 
 
 def _reply(answer: list[Any]) -> Reply:
-    _, queued, entries, late, waiting, leased, workers, start, paused, hungry, generation = answer
+    _, queued, entries, late, waiting, leased, workers, start, paused, hungry, generation, limit = (
+        answer
+    )
     taken = []
     for entry in entries:
         _, deaths, priority, key = _HEAD.unpack_from(entry)
@@ -737,4 +755,5 @@ def _reply(answer: list[Any]) -> Reply:
         paused=bool(paused),
         hungry=bool(hungry),
         generation=generation,
+        limit=limit.decode(),
     )

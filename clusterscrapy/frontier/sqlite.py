@@ -53,7 +53,7 @@ LAYOUT = 1
 REAP_EVERY_S = 1.0
 HUNGRY_FOR_S = 2.0
 _BUSY_TIMEOUT_S = 5.0
-_COUNTERS = ("waiting", "leased", "done", "seen", "late")
+_COUNTERS = ("waiting", "leased", "done", "seen", "late", "items")
 
 
 class SqliteStore:
@@ -615,12 +615,14 @@ class _Step:
                 "UPDATE lease SET entered = 1 WHERE key = ? AND epoch = ?",
                 [(key, self.epoch) for key in batch.entered],
             )
+        self.delta["items"] += batch.items
         waiting = self.state.get("waiting", 0) + self.delta["waiting"]
+        want, limit = self._bounded(batch.want)
         taken: Sequence[Delivery] = ()
         paused = bool(self.state.get("paused", 0))
         hungry = self._others_hungry()
-        if batch.want and not paused:
-            taken = self._take(self._share(batch.want, waiting, hungry))
+        if want and not paused:
+            taken = self._take(self._share(want, waiting, hungry))
             if taken and not self.state.get("touched", 0):
                 self.state.set("touched", 1)
             if taken or not waiting:
@@ -641,6 +643,7 @@ class _Step:
             paused=paused,
             hungry=hungry,
             generation=self.state.get("generation", 0),
+            limit=limit,
         )
         if reply.over:
             # If all die before one of them marks the end, the next to join knows when it was.
@@ -708,6 +711,23 @@ class _Step:
                 (self.epoch, time.time() - HUNGRY_FOR_S),
             ).fetchone()
         )
+
+    def _bounded(self, want: int) -> tuple[int, str]:
+        """How many more requests may be out, and the bound that the crawl has reached."""
+        bounds, limit = self.terms.bounds, ""
+        if bounds.pages:
+            done = self._now("done")
+            want = max(0, min(want, bounds.pages - done - self._now("leased")))
+            if done >= bounds.pages:
+                limit = "pages"
+        if bounds.items and self._now("items") >= bounds.items:
+            limit = "items"
+        if bounds.seconds and time.time() - self.state.get("started_at", 0.0) >= bounds.seconds:
+            limit = "seconds"
+        return (0, limit) if limit else (want, "")
+
+    def _now(self, counter: str) -> int:
+        return int(self.state.get(counter, 0)) + self.delta[counter]
 
     def _share(self, want: int, waiting: int, hungry: bool) -> int:
         """While another worker has nothing, nobody takes more than an even part."""

@@ -12,6 +12,7 @@ import pytest
 from clusterscrapy.frontier import (
     Ack,
     Batch,
+    Bounds,
     Bury,
     Delivery,
     Fail,
@@ -290,3 +291,51 @@ def test_a_worker_does_not_remember_what_somebody_had_forgotten(
         await courier.close(finished=False, timeout_s=2)
 
     run(test)
+
+
+# --- bounds of the whole crawl ---------------------------------------------------------------
+
+
+def test_no_more_pages_are_done_than_the_bound_whoever_works(join: Join) -> None:
+    bounds = Bounds(pages=3)
+    one, two = join(bounds=bounds), join(bounds=bounds)
+    [a, b] = one.sync(Batch(pushes("abcdefgh"), want=2)).taken
+    [c] = two.sync(Batch(want=9)).taken
+    assert not one.sync(Batch([Ack(a.key)], want=9)).taken
+    # What fails is no page that is done: another may take its place.
+    [d] = one.sync(Batch([Fail(b.key, "callback", "odd")], want=9)).taken
+    assert not two.sync(Batch([Ack(c.key)], want=9)).limit
+    reply = one.sync(Batch([Ack(d.key)], want=9))
+    assert (reply.limit, list(reply.taken), reply.waiting) == ("pages", [], 4)
+    reply = two.sync(Batch(want=9))
+    assert (reply.limit, list(reply.taken)) == ("pages", [])
+    # A higher bound goes on.
+    assert len(join(bounds=Bounds(pages=5)).sync(Batch(want=9)).taken) == 2
+
+
+def test_nothing_is_handed_out_when_enough_items_were_made(join: Join, frontier: Frontier) -> None:
+    bounds = Bounds(items=5)
+    one, two = join(bounds=bounds), join(bounds=bounds)
+    [a, _] = one.sync(Batch(pushes("abcd"), want=2)).taken
+    assert not one.sync(Batch([Ack(a.key)], items=3)).limit
+    reply = two.sync(Batch(items=2, want=1))
+    assert (reply.limit, list(reply.taken)) == ("items", [])
+    assert frontier.status().items == 5
+
+
+def test_nothing_is_handed_out_when_the_time_is_over(join: Join) -> None:
+    session = join(bounds=Bounds(seconds=0.4))
+    assert session.sync(Batch(pushes("abcd"), want=1)).taken
+    time.sleep(0.5)
+    reply = session.sync(Batch(want=1))
+    assert (reply.limit, list(reply.taken)) == ("seconds", [])
+
+
+def test_a_new_run_counts_from_nothing(join: Join) -> None:
+    session = join(bounds=Bounds(pages=1, items=1))
+    [a] = session.sync(Batch(pushes("ab"), want=1)).taken
+    assert session.sync(Batch([Ack(a.key)], items=1)).limit
+    session.leave()
+    again = join(resume=False, bounds=Bounds(pages=1, items=1))
+    reply = again.sync(Batch(pushes("a"), want=1))
+    assert (reply.limit, len(reply.taken)) == ("", 1)

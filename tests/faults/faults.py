@@ -825,6 +825,27 @@ _AROUND_SCRAPY = (
         _more("sqlite", "who_joins_knows_whether_anything_was_handed_out"),
     ),
     Fault(
+        "pages that are out do not count for the bound in SQLite",
+        SQLITE,
+        'bounds.pages - done - self._now("leased")',
+        "bounds.pages - done",
+        _more("sqlite", "no_more_pages_are_done_than_the_bound_whoever_works"),
+    ),
+    Fault(
+        "pages that are out do not count for the bound in Redis",
+        SYNC,
+        "pages - done - number('leased')",
+        "pages - done",
+        _more("redis", "no_more_pages_are_done_than_the_bound_whoever_works"),
+    ),
+    Fault(
+        "a crawl at its bound is closed as finished",
+        SCHEDULER,
+        'self.close_reason = f"max_{limit}"',
+        'self.close_reason = "finished"',
+        _integration("bounds", "time_ends_the_crawl_over_restarts[sqlite]"),
+    ),
+    Fault(
         "Redis forgets that requests were handed out",
         SYNC,
         "      set('touched', 1)\n",

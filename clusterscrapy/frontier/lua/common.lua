@@ -3,7 +3,7 @@
 -- KEYS[1] is always {crawl}:state; every other key is built from it and shares its hash tag:
 --   state          HASH    run, scheme, scheme_words, filter, order, error_rate, start ('' | 'done' |
 --                          'failed' | epoch), start_position, touched (a request was taken or start() begun), paused, dropped, forgotten, counters (waiting,
---                          leased, done, dead, seen, late), generation (of the memory of seen keys), started_at,
+--                          leased, done, dead, seen, late, items), generation (of the memory of seen keys), started_at,
 --                          over_at, finished_at, keep, alive_at, reap_at, reaped_at;
 --                          times in ms by the server's clock
 --   priorities     ZSET    priorities that may have a queue; member = priority, score = priority

@@ -2,11 +2,12 @@
 -- KEYS[1] state (HASH)
 -- ARGV[1] epoch  [2] run  [3] sequence number of this call  [4] leases wanted  [5] operations, msgpack
 -- ARGV[6] keys that entered the engine, 16 bytes each  [7] lease, ms  [8] max deliveries  [9] claim start() 0|1
+-- ARGV[10] items since the last call  [11] pages, [12] items, [13] ms: the bounds of the crawl, 0 for none
 -- Operations: {1, key, payload, priority, filtered, start} push · {2, key} ack · {3, key, reason, detail} fail
 --   · {4, key} release · {5, key, payload, reason, detail} bury · {6, failed} start done
 -- Returns {'gone'} (another run) | {'lost'} (epoch declared dead) | {'behind'} (the store went back in time: what it
 --   had confirmed to this epoch is not here; its leases were returned) | {'ok', queued ('1'/'0' for each push), entries taken,
---   late, waiting, leased, workers, start, paused, hungry, generation}. O(operations + leases taken).
+--   late, waiting, leased, workers, start, paused, hungry, generation, limit}. O(operations + leases taken).
 local epoch = ARGV[1]
 local now = now_ms()
 if number('run') ~= tonumber(ARGV[2]) then return {'gone', redis.call('EXISTS', KEYS[1])} end
@@ -154,6 +155,20 @@ local function whole(entry, priority)
   return entry_of(key, tonumber(priority) or 0, 0, entry)
 end
 
+-- The bound that the crawl has reached, and how many more requests may be out.
+local function bounds(want)
+  local pages, items, ms = tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
+  local limit = ''
+  if pages > 0 then
+    local done = number('done')
+    want = math.max(0, math.min(want, pages - done - number('leased')))
+    if done >= pages then limit = 'pages' end
+  end
+  if items > 0 and number('items') >= items then limit = 'items' end
+  if ms > 0 and now - number('started_at') >= ms then limit = 'seconds' end
+  return limit == '' and want or 0, limit
+end
+
 local function take(want)
   local pop = state('order') == 'lifo' and 'RPOP' or 'LPOP'
   local stamp = struct.pack('>I8', now)
@@ -177,7 +192,7 @@ local function take(want)
   delta.leased = delta.leased + #taken
 end
 
-local hungry = false
+local hungry, limit = false, ''
 if applied == this_call then
   -- The answer to this call was lost on its way: give it again, apply nothing.
   queued, delta.late = {last[2]}, last[4]
@@ -194,9 +209,14 @@ else
     if redis.call('HEXISTS', leases, key) == 1 then entered[#entered + 1] = key end
   end
   in_chunks('SADD', inside, entered)
-  local want = tonumber(ARGV[4])
+  delta.items = tonumber(ARGV[10])
+  for name, change in pairs(delta) do
+    count(name, change)
+    delta[name] = name == 'late' and change or 0
+  end
+  local want, part = tonumber(ARGV[4])
+  want, limit = bounds(want)
   local waiting = number('waiting')
-  local part
   part, hungry = share(want, waiting)
   if want > 0 and number('paused') == 0 then
     take(part)
@@ -207,7 +227,7 @@ else
       set('touched', 1)
     end
   end
-  for name, change in pairs(delta) do count(name, change) end
+  count('leased', delta.leased)
   redis.call('SET', at('reply:' .. epoch),
     cmsgpack.pack({this_call, table.concat(queued), taken_keys, delta.late}))
 end
@@ -224,4 +244,5 @@ end
 return {
   'ok', table.concat(queued), taken, delta.late, number('waiting'), number('leased'),
   redis.call('ZCARD', at('workers')), start, number('paused'), hungry and 1 or 0, number('generation'),
+  limit,
 }
