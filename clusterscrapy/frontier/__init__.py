@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -137,7 +138,8 @@ def _folder(url: str, path: str, project: Path) -> Path:
     # sqlite:////abs is how SQLAlchemy writes it; both mean the same folder here.
     folder = Path("/" + text.lstrip("/") if text.startswith("/") else text or _DEFAULT_FOLDER)
     folder = folder if folder.is_absolute() else project / folder
-    if folder.is_file():
+    # Path.is_file raises where this user may not look.
+    if os.path.isfile(folder):  # noqa: PTH113
         raise ConfigError(
             f"CLUSTER_FRONTIER_URL={url} names a file; name a folder, each crawl gets a file in it"
         )

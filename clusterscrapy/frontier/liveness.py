@@ -92,8 +92,13 @@ class FileLocks:
             return True
         try:
             fd = os.open(self._path(epoch), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            # ValueError: what somebody wrote in place of an epoch is no file name.
             return False
+        except OSError:
+            # Another user's, mostly. To take the living for dead hands their pages out twice; to take
+            # the dead for living only leaves them to whoever may look.
+            return True
         try:
             # Shared, so that two who look at the same time do not take each other for the worker.
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -105,7 +110,9 @@ class FileLocks:
 
     def sweep(self, epoch: str) -> None:
         """Remove the epoch's file."""
-        self._path(epoch).unlink(missing_ok=True)
+        # Another user's folder, or one that became read-only: an unlocked file harms nobody.
+        with contextlib.suppress(OSError):
+            self._path(epoch).unlink()
 
     def forget(self) -> None:
         """Remove the folder when nobody has a file in it."""

@@ -9,6 +9,9 @@ and never from a worker that merely sleeps.
 from __future__ import annotations
 
 import json
+import math
+import os
+import re
 import secrets
 import sqlite3
 import threading
@@ -20,11 +23,18 @@ from math import ceil
 from pathlib import Path
 from typing import Any, cast
 
-from clusterscrapy.exceptions import ConfigError, FrontierError, FrontierUnavailable
+from clusterscrapy.exceptions import (
+    ConfigError,
+    FrontierDamaged,
+    FrontierError,
+    FrontierUnavailable,
+    FrontierUnusable,
+)
 from clusterscrapy.frontier.codec import NOTE, url_of
 from clusterscrapy.frontier.liveness import FileLocks, Liveness, LocalLives
 from clusterscrapy.frontier.protocol import (
     DONE_WORDS,
+    UNREADABLE,
     Ack,
     Batch,
     Bury,
@@ -54,6 +64,12 @@ REAP_EVERY_S = 1.0
 HUNGRY_FOR_S = 2.0
 _BUSY_TIMEOUT_S = 5.0
 _COUNTERS = ("waiting", "leased", "done", "seen", "late", "items")
+_RIGHTS = re.compile(r"readonly database|unable to open|authorization denied|access permission")
+_GARBAGE = re.compile(r"no such (table|column)|has no column|values were supplied|malformed|decode")
+
+
+class _Odd(Exception):
+    """A value that we never write at its place."""
 
 
 class SqliteStore:
@@ -66,7 +82,17 @@ class SqliteStore:
 
     def names(self) -> list[str]:
         """The crawls in the folder, sorted."""
-        return sorted(path.stem for path in self.folder.glob("*.db"))
+        # Not glob: where this user may not look it finds nothing, and says nothing.
+        try:
+            found = [path.name for path in self.folder.iterdir()]
+        except FileNotFoundError:
+            return []
+        except OSError as exc:
+            raise FrontierUnusable(
+                f"the folder {self.folder} of the embedded frontier cannot be read ({exc.strerror}); "
+                "act as the user who crawls, or give this one the right to read and enter it"
+            ) from exc
+        return sorted(name.removesuffix(".db") for name in found if name.endswith(".db"))
 
     def frontier(self, name: str) -> SqliteFrontier:
         """The crawl of that name."""
@@ -116,12 +142,7 @@ class SqliteFrontier:
         try:
             if self.path is not None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-            db = sqlite3.connect(
-                str(self.path or ":memory:"),
-                timeout=_BUSY_TIMEOUT_S,
-                isolation_level=None,
-                check_same_thread=False,
-            )
+            db = _connected(str(self.path or ":memory:"))
             db.execute("PRAGMA journal_mode = WAL")
             # NORMAL: a killed process loses nothing; a power cut may take back the last commits,
             # whole and in order, so pages are fetched again rather than lost.
@@ -130,10 +151,35 @@ class SqliteFrontier:
         except sqlite3.OperationalError as exc:
             if "locked" in str(exc) or "busy" in str(exc):
                 raise FrontierUnavailable(f"{self.path} is locked by another process") from exc
-            raise self._unusable(exc) from exc
-        except (OSError, sqlite3.DatabaseError) as exc:
+            raise (self._damaged if _GARBAGE.search(str(exc)) else self._unusable)(exc) from exc
+        except sqlite3.DatabaseError as exc:
+            raise self._damaged(exc) from exc
+        except OSError as exc:
             raise self._unusable(exc) from exc
         return db
+
+    def _open_to_look(self) -> sqlite3.Connection:
+        """Open a file that this user may read but not write to."""
+        assert self.path is not None
+        uri = f"{self.path.absolute().as_uri()}?mode=ro"
+        # Reading takes part in the journal of a file that is open elsewhere. Without a journal nobody
+        # has it open: then SQLite must not try to make one, in a folder where it cannot.
+        if not os.path.exists(f"{self.path}-wal"):  # noqa: PTH110
+            uri += "&immutable=1"
+        try:
+            db = _connected(uri, uri=True)
+            self._lay_out(db)
+        except sqlite3.OperationalError as exc:
+            raise (self._damaged if _GARBAGE.search(str(exc)) else self._unusable)(exc) from exc
+        except sqlite3.DatabaseError as exc:
+            raise self._damaged(exc) from exc
+        return db
+
+    def _writable(self) -> bool:
+        # SQLite writes its journal next to the file.
+        return self.path is None or (
+            os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK)
+        )
 
     def _lay_out(self, db: sqlite3.Connection) -> None:
         def version() -> int:
@@ -151,16 +197,18 @@ class SqliteFrontier:
         schema = (files("clusterscrapy.frontier") / "schema.sql").read_text("utf-8")
         db.executescript(f"BEGIN IMMEDIATE; {schema}; PRAGMA user_version = {LAYOUT}; COMMIT;")
 
-    def _unusable(self, exc: Exception) -> ConfigError:
-        return ConfigError(
-            f"the embedded frontier cannot use {self.path} ({exc}); "
-            "point CLUSTER_FRONTIER_URL=sqlite:///FOLDER at a folder this user can write to"
+    def _unusable(self, exc: Exception) -> FrontierUnusable:
+        return FrontierUnusable(
+            f"the embedded frontier cannot use {self.path} ({exc}); act as the user who crawls, give "
+            "this one the right to read and write the file and its folder, or point "
+            "CLUSTER_FRONTIER_URL=sqlite:///FOLDER at a folder this user can write to"
         )
 
-    def _damaged(self, exc: Exception) -> ConfigError:
-        return ConfigError(
+    def _damaged(self, exc: Exception) -> FrontierDamaged:
+        return FrontierDamaged(
             f"{self.path} is damaged ({exc}); restore it, rescue what it holds with "
-            f"'sqlite3 {self.path} .recover', or move it away to begin anew"
+            f"'sqlite3 {self.path} .recover', or begin anew after 'scrapy frontier drop {self.name} "
+            "--force', which removes it"
         )
 
     @contextmanager
@@ -176,11 +224,34 @@ class SqliteFrontier:
             except BaseException as exc:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
-                if isinstance(exc, sqlite3.OperationalError):
-                    raise FrontierUnavailable(f"{self.path}: {exc}") from exc
-                if type(exc) is sqlite3.DatabaseError:
-                    raise self._damaged(exc) from exc
+                if isinstance(exc, sqlite3.DatabaseError | _Odd):
+                    raise self._in_words(exc) from exc
                 raise
+
+    @contextmanager
+    def _look(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that changes nothing, so that it works where this user can only read."""
+        if self._writable():
+            with self._transaction() as db:
+                yield db
+            return
+        db = self._open_to_look()
+        try:
+            db.execute("BEGIN")
+            yield db
+        except (sqlite3.DatabaseError, _Odd) as exc:
+            raise self._in_words(exc) from exc
+        finally:
+            db.close()
+
+    def _in_words(self, exc: sqlite3.DatabaseError | _Odd) -> FrontierError:
+        """What SQLite says, sorted by what there is to do about it."""
+        if isinstance(exc, sqlite3.OperationalError):
+            if _RIGHTS.search(str(exc)):
+                return self._unusable(exc)
+            if not _GARBAGE.search(str(exc)):
+                return FrontierUnavailable(f"{self.path}: {exc}")
+        return self._damaged(exc)
 
     def close(self) -> None:
         """Close the file; an in-memory crawl stays until the process ends."""
@@ -211,19 +282,28 @@ class SqliteFrontier:
     # --- people ---------------------------------------------------------------------
 
     def _exists(self) -> bool:
-        return self.path is None or self.path.exists()
+        if self.path is None:
+            return True
+        try:
+            self.path.stat()
+        except FileNotFoundError:
+            return False
+        except OSError as exc:
+            raise self._unusable(exc) from exc
+        return True
 
     def status(self) -> Status:
         """See :meth:`clusterscrapy.frontier.protocol.Frontier.status`."""
         if not self._exists():
             return Status(self.name, "stopped")
-        with self._transaction() as db:
+        with self._look() as db:
             state = _State(db)
             workers = [
                 WorkerStatus(epoch, name, leased, joined, time.time())
                 for epoch, name, joined, leased in db.execute(
-                    "SELECT epoch, name, joined_at, (SELECT count(*) FROM lease l WHERE "
-                    "l.epoch = w.epoch) FROM worker w ORDER BY joined_at"
+                    "SELECT CAST(epoch AS TEXT), CAST(name AS TEXT), CAST(joined_at AS REAL), "
+                    "(SELECT count(*) FROM lease l WHERE l.epoch = w.epoch) FROM worker w "
+                    "ORDER BY joined_at"
                 )
                 if self.lives.alive(epoch)
             ]
@@ -245,25 +325,29 @@ class SqliteFrontier:
         """See :meth:`clusterscrapy.frontier.protocol.Frontier.why`."""
         if not self._exists():
             return Standing("never seen", "this crawl never began")
-        with self._transaction() as db:
+        with self._look() as db:
             return self._why(db, key, url)
 
     def _why(self, db: sqlite3.Connection, key: bytes, url: str) -> Standing:
         match = "(key = ? OR instr(payload, ?))"
         for found, epoch, since, payload in db.execute(
-            f"SELECT key, epoch, since, payload FROM lease WHERE {match}", (key, url.encode())
+            "SELECT key, epoch, CAST(since AS REAL), CAST(payload AS BLOB) FROM lease "
+            f"WHERE {match}",
+            (key, url.encode()),
         ):
             if found == key or url_of(payload) == url:
                 row = db.execute("SELECT name FROM worker WHERE epoch = ?", (epoch,)).fetchone()
                 ago = time.time() - since
                 return Standing("leased", f"by {row[0] if row else epoch} for {ago:.0f} s")
         for found, priority, payload in db.execute(
-            f"SELECT key, priority, payload FROM queue WHERE {match}", (key, url.encode())
+            f"SELECT key, priority, CAST(payload AS BLOB) FROM queue WHERE {match}",
+            (key, url.encode()),
         ):
             if found == key or url_of(payload) == url:
                 return Standing("waiting", f"priority {priority}")
         for found, reason, detail, payload in db.execute(
-            f"SELECT key, reason, detail, payload FROM dead WHERE {match} ORDER BY died_at DESC",
+            f"SELECT key, reason, detail, CAST(payload AS BLOB) FROM dead WHERE {match} "
+            "ORDER BY died_at DESC",
             (key, url.encode()),
         ):
             if found == key or url_of(payload) == url:
@@ -284,10 +368,23 @@ class SqliteFrontier:
 
     def drop(self, *, force: bool = False) -> None:
         """See :meth:`clusterscrapy.frontier.protocol.Frontier.drop`."""
+        try:
+            alive = self._emptied(force)
+        except FrontierDamaged:
+            if not force:
+                raise
+            alive = []
+        if not alive:
+            self._remove_files()
+
+    def _emptied(self, force: bool) -> list[str]:
+        """Empty the file; returns the workers that are alive and have to notice."""
         with self._transaction() as db:
             alive = [
                 name
-                for epoch, name in db.execute("SELECT epoch, name FROM worker").fetchall()
+                for epoch, name in db.execute(
+                    "SELECT CAST(epoch AS TEXT), CAST(name AS TEXT) FROM worker"
+                ).fetchall()
                 if self.lives.alive(epoch)
             ]
             if alive and not force:
@@ -302,14 +399,16 @@ class SqliteFrontier:
             # The bumped run is what tells a worker still inside that its crawl is gone.
             _State(db).set("run", run + 1)
             _State(db).set("dropped", 1)
-        if not alive:
-            self._remove_files()
+        return alive
 
     def _remove_files(self) -> None:
         self.close()
         if self.path is not None:
-            for suffix in (".db", ".db-wal", ".db-shm"):
-                self.path.with_name(self.name + suffix).unlink(missing_ok=True)
+            try:
+                for suffix in (".db", ".db-wal", ".db-shm"):
+                    self.path.with_name(self.name + suffix).unlink(missing_ok=True)
+            except OSError as exc:
+                raise self._unusable(exc) from exc
         else:
             self._db = None
         self.lives.forget()
@@ -318,20 +417,20 @@ class SqliteFrontier:
         """See :meth:`clusterscrapy.frontier.protocol.Frontier.dead_letters`."""
         if not self._exists():
             return
-        with self._transaction() as db:
+        with self._look() as db:
             rows = db.execute(
                 "SELECT key, payload, reason, detail, died_at, deaths, run, worker, first_at, "
                 "first_reason, failures FROM dead ORDER BY died_at, rowid"
             ).fetchall()
         for row in rows:
-            yield DeadLetter(*row)
+            yield _dead_letter(row)
 
     def replay(self, keys: Sequence[bytes] | None = None) -> int:
         """See :meth:`clusterscrapy.frontier.protocol.Frontier.replay`."""
         if not self._exists():
             return 0
         with self._transaction() as db:
-            chosen = [r for r in self._chosen(db, keys) if r[3] and r[3][0] != NOTE]
+            chosen = [r for r in self._chosen(db, keys) if _is_request(r[0], r[1], r[3])]
             state = _State(db)
             this_run = state.get("run", 0)
             for key, run, priority, payload, *history in chosen:
@@ -378,7 +477,7 @@ class SqliteFrontier:
             "ORDER BY died_at, rowid"
         ).fetchall()
         wanted = None if keys is None else set(keys)
-        return [row for row in rows if wanted is None or row[0] in wanted]
+        return [row for row in rows if wanted is None or _key(row[0]) in wanted]
 
 
 class SqliteSession:
@@ -447,6 +546,48 @@ class SqliteSession:
             self.frontier.lives.end(self.epoch)
 
 
+def _connected(database: str, *, uri: bool = False) -> sqlite3.Connection:
+    db = sqlite3.connect(
+        database,
+        timeout=_BUSY_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,
+        uri=uri,
+    )
+    # A text that is none has escapes in it: one bad row must not hide the others.
+    db.text_factory = lambda raw: raw.decode("utf-8", "backslashreplace")
+    return db
+
+
+_LETTER = (bytes, bytes, str, str, float, int, int, str, float, str, int)
+
+
+def _dead_letter(row: tuple[Any, ...]) -> DeadLetter:
+    if all(isinstance(value, kind) for value, kind in zip(row, _LETTER, strict=True)):
+        return DeadLetter(*row)
+    detail = "what the file holds of it is no dead letter"
+    return DeadLetter(_key(row[0]), b"", UNREADABLE, detail, 0.0, 0, 0, "?")
+
+
+def _key(value: object) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def _is_request(key: object, run: object, payload: object) -> bool:
+    return (
+        isinstance(key, bytes)
+        and isinstance(run, int)
+        and isinstance(payload, bytes)
+        and payload[:1] not in (b"", bytes([NOTE]))
+    )
+
+
+def _is_no_number(value: object) -> bool:
+    return not isinstance(value, str | int | float) or (
+        isinstance(value, float) and not math.isfinite(value)
+    )
+
+
 class _State:
     """The ``state`` table as a small dictionary."""
 
@@ -455,7 +596,12 @@ class _State:
 
     def get(self, name: str, default: Any) -> Any:
         row = self.db.execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
-        return default if row is None else row[0]
+        if row is None:
+            return default
+        value = row[0]
+        if isinstance(default, str) is not isinstance(value, str) or _is_no_number(value):
+            raise _Odd(f"its state holds {value!r:.40} as {name}")
+        return value
 
     def set(self, name: str, value: object) -> None:
         self.db.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (name, value))
@@ -744,7 +890,9 @@ class _Step:
     def _take(self, count: int) -> list[Delivery]:
         direction = "DESC" if self.state.get("order", "fifo") == "lifo" else "ASC"
         rows = self.db.execute(
-            "SELECT seq, priority, key, deaths, payload FROM queue "
+            # What somebody else wrote has any type; the codec says what is no request.
+            "SELECT seq, CAST(priority AS INTEGER), CAST(key AS BLOB), CAST(deaths AS INTEGER), "
+            "CAST(payload AS BLOB) FROM queue "
             f"ORDER BY priority DESC, seq {direction} LIMIT ?",
             (count,),
         ).fetchall()
@@ -791,8 +939,9 @@ def bury(
     state = _State(db)
     run, now = state.get("run", 0), time.time()
     known = db.execute(
-        "SELECT first_at, first_reason, failures FROM dead WHERE key = ?1 AND run = ?2 UNION ALL "
-        "SELECT first_at, first_reason, failures FROM failed_before WHERE key = ?1 AND run = ?2",
+        "SELECT first_at, first_reason, CAST(failures AS INTEGER) FROM dead WHERE key = ?1 AND run = ?2 "
+        "UNION ALL SELECT first_at, first_reason, CAST(failures AS INTEGER) FROM failed_before "
+        "WHERE key = ?1 AND run = ?2",
         (key, run),
     ).fetchone()
     first_at, first_reason, failures = known or (now, reason, 0)
@@ -848,7 +997,8 @@ def reap(db: sqlite3.Connection, lives: Liveness, max_deliveries: int) -> None:
 def _return_leases(db: sqlite3.Connection, epoch: str, max_deliveries: int | None) -> int:
     """Put an epoch's leases back. With ``max_deliveries`` its worker died: count the deaths."""
     rows = db.execute(
-        "DELETE FROM lease WHERE epoch = ? RETURNING key, entered, seq, priority, deaths, payload",
+        "DELETE FROM lease WHERE epoch = ? "
+        "RETURNING key, entered, seq, priority, CAST(deaths AS INTEGER), payload",
         (epoch,),
     ).fetchall()
     # A page that kills at once leaves no time to say what was inside: then all were.
