@@ -25,11 +25,14 @@ from scrapy.pipelines import ItemPipelineManager
 
 from clusterscrapy.exceptions import FrontierUnavailable
 from clusterscrapy.feeds import CrashSafeFeeds
-from clusterscrapy.frontier import Ack, Push, Release, StartDone, courier, sqlite
+from clusterscrapy.frontier import Ack, Push, Release, StartDone, courier
 from clusterscrapy.frontier.codec import RequestCodec
 from clusterscrapy.frontier.courier import Courier
 from clusterscrapy.frontier.redis import RedisFrontier, RedisSession, RedisStore
-from clusterscrapy.frontier.sqlite import SqliteFrontier, SqliteSession
+from clusterscrapy.frontier.sqlite import SqliteFrontier, SqliteSession, leases
+from clusterscrapy.frontier.sqlite.entrance import Entrance
+from clusterscrapy.frontier.sqlite.session import Step
+from clusterscrapy.frontier.sqlite.state import State
 from clusterscrapy.lifecycle import Lifecycle
 from clusterscrapy.scheduler import Scheduler
 from clusterscrapy.spidermw import FrontierSpiderMiddleware
@@ -224,9 +227,7 @@ def _tear_the_line(call: Call) -> None:
 
 _JOINING = {
     "before-join": Point(JOIN, routine=False),
-    "join-uncommitted": Point(
-        ((sqlite._Entrance, "enter"),), "after", stores=("sqlite",), routine=False
-    ),
+    "join-uncommitted": Point(((Entrance, "enter"),), "after", stores=("sqlite",), routine=False),
     "join-unlisted": Point(((RedisFrontier, "call"),), "after", _script("join"), stores=("redis",)),
     "joined-unheard": Point(JOIN, "after"),
     "joined": Point(((Courier, "open"),), "after", routine=False),
@@ -275,10 +276,10 @@ _SENDING = {
         ((redis.Connection, "send_command"),), "after", _sync_command, nth=4, stores=("redis",)
     ),
     "seen-unqueued": Point(
-        ((sqlite._Step, "_first_time"),), "after", _has_result, nth=12, stores=("sqlite",)
+        ((Step, "_first_time"),), "after", _has_result, nth=12, stores=("sqlite",)
     ),
     "between-operations": Point(
-        ((sqlite._Step, "_apply"),),
+        ((Step, "_apply"),),
         "after",
         _op_is(Push),
         nth=20,
@@ -286,14 +287,14 @@ _SENDING = {
         routine=False,
     ),
     "pushed-uncommitted": Point(
-        ((sqlite._Step, "_take"),),
+        ((Step, "_take"),),
         "before",
         lambda call: call.args[0].delta["waiting"] > 0,
         nth=2,
         stores=("sqlite",),
     ),
     "acked-uncommitted": Point(
-        ((sqlite._Step, "apply"),), "after", _has(Ack), nth=2, stores=("sqlite",), routine=False
+        ((Step, "apply"),), "after", _has(Ack), nth=2, stores=("sqlite",), routine=False
     ),
     "applied-unheard": Point(SYNC, "after", _ops, nth=3),
     "links-before-ack": Point(SYNC, "after", _only_pushes, nth=3, prepare=_small_batches),
@@ -309,7 +310,7 @@ _SENDING = {
 }
 _TAKING = {
     "taken-uncommitted": Point(
-        ((sqlite._Step, "_take"),), "after", _has_result, nth=2, stores=("sqlite",), routine=False
+        ((Step, "_take"),), "after", _has_result, nth=2, stores=("sqlite",), routine=False
     ),
     "taken-unheard": Point(SYNC, "after", _took, nth=2),
     "out-of-buffer": Point(((Courier, "next"),), "after", _has_result, nth=12, routine=False),
@@ -352,7 +353,7 @@ _WORKING = {
 _ENDING = {
     "before-finish": Point(FINISH, routine=False),
     "finish-uncommitted": Point(
-        ((sqlite._State, "set"),),
+        ((State, "set"),),
         "after",
         lambda call: call.args[1] == "finished_at",
         stores=("sqlite",),
@@ -365,7 +366,7 @@ _STOPPING = {
     "handing-back": Point(((Courier, "hand_back"),), prepare=_stop_at_page, routine=False),
     "releases-unsent": Point(((Courier, "hand_back"),), "after", prepare=_stop_at_page),
     "release-uncommitted": Point(
-        ((sqlite._Step, "_apply"),),
+        ((Step, "_apply"),),
         "after",
         _op_is(Release),
         prepare=_stop_at_page,
@@ -386,7 +387,7 @@ _STOPPING = {
 }
 _OTHERS = {
     "reap-uncommitted": Point(
-        ((sqlite, "_return_leases"),),
+        ((leases, "return_leases"),),
         "after",
         _has_result,
         stores=("sqlite",),
@@ -394,7 +395,7 @@ _OTHERS = {
         options=_FEW,
     ),
     "reap-half-done": Point(
-        ((sqlite, "_put_back"),),
+        ((leases, "put_back"),),
         "after",
         stores=("sqlite",),
         earlier="before-first-link",

@@ -136,7 +136,7 @@ class Lives(RuleBasedStateMachine):
     def _registered(self) -> set[str]:
         """Who has not been declared dead: the one thing the model cannot know by itself."""
         assert isinstance(self.frontier, sqlite.SqliteFrontier)
-        with self.frontier._transaction() as db:
+        with self.frontier.database.transaction() as db:
             return {epoch for (epoch,) in db.execute("SELECT epoch FROM worker")}
 
     def _call(self, worker: Worker, call: Callable[[], T]) -> T:

@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SQLITE = "clusterscrapy/frontier/sqlite.py"
+DATABASE = "clusterscrapy/frontier/sqlite/database.py"
+ENTRANCE = "clusterscrapy/frontier/sqlite/entrance.py"
+LEASES = "clusterscrapy/frontier/sqlite/leases.py"
+LETTERS = "clusterscrapy/frontier/sqlite/letters.py"
+SESSION = "clusterscrapy/frontier/sqlite/session.py"
+STATE = "clusterscrapy/frontier/sqlite/state.py"
+STORE = "clusterscrapy/frontier/sqlite/store.py"
 LIVENESS = "clusterscrapy/frontier/liveness.py"
 PROTOCOL = "clusterscrapy/frontier/protocol.py"
 COMMON = "clusterscrapy/frontier/lua/common.lua"
@@ -83,35 +89,35 @@ _KILLED_UNPREPARED = "a_worker_killed_before_it_opened_its_file_leaves_no_items_
 _IN_SQLITE = (
     Fault(
         "a failed batch is kept in part",
-        SQLITE,
+        DATABASE,
         'db.execute("ROLLBACK")',
         'db.execute("COMMIT")',
         _more("sqlite", "a_batch_that_fails_leaves_no_trace"),
     ),
     Fault(
         "seen is committed before queued",
-        SQLITE,
+        SESSION,
         'self.delta["seen"] += fresh',
         'self.delta["seen"] += fresh; self.db.execute("COMMIT"); self.db.execute("BEGIN IMMEDIATE")',
         _more("sqlite", "a_batch_that_fails_leaves_no_trace"),
     ),
     Fault(
         "an unfiltered request marks its page as seen",
-        SQLITE,
+        SESSION,
         "if not push.filtered or not self.filtered:",
         "if not self.filtered:",
         _contract("sqlite", "an_unfiltered_request_does_not_mark_its_page_as_seen"),
     ),
     Fault(
         "nobody returns dead workers' leases",
-        SQLITE,
+        LEASES,
         "if not lives.alive(epoch):",
         "if not epoch:",
         _contract("sqlite", "a_dead_workers_pages_go_to_others"),
     ),
     Fault(
         "living workers' leases are returned",
-        SQLITE,
+        LEASES,
         "if not lives.alive(epoch):",
         "if epoch:",
         _contract("sqlite", "a_living_workers_pages_stay_with_it"),
@@ -125,140 +131,140 @@ _IN_SQLITE = (
     ),
     Fault(
         "anybody's acknowledgement counts",
-        SQLITE,
+        SESSION,
         "DELETE FROM lease WHERE key = ? AND epoch = ? RETURNING",
         "DELETE FROM lease WHERE key = ? AND ? != '' RETURNING",
         _contract("sqlite", "an_acknowledgement_of_somebody_elses_page_changes_nothing"),
     ),
     Fault(
         "a lost worker's batch is applied",
-        SQLITE,
+        SESSION,
         "if not known or not self.frontier.lives.held(self.epoch):",
         "if not self.epoch:",
         _contract("sqlite", "nothing_of_a_lost_workers_batch_is_applied"),
     ),
     Fault(
         "returned leases go to the end of the queue",
-        SQLITE,
+        LEASES,
         '"INSERT INTO queue (seq, priority, key, deaths, payload) VALUES (?, ?, ?, ?, ?)"',
         '"INSERT INTO queue (priority, key, deaths, payload) SELECT ?2, ?3, ?4, ?5 WHERE ?1"',
         _contract("sqlite", "a_released_page_goes_to_the_front"),
     ),
     Fault(
         "deaths are counted for pages in the buffer",
-        SQLITE,
+        LEASES,
         "(entered or blame_all)",
         "(entered or True)",
         _contract("sqlite", "only_pages_inside_the_engine_are_blamed_for_a_death"),
     ),
     Fault(
         "deaths are forgotten when a page is handed back",
-        SQLITE,
+        LEASES,
         "(seq, priority, key, deaths, payload),\n    )",
         "(seq, priority, key, 0, payload),\n    )",
         _more("sqlite", "deaths_stay_with_a_page_that_is_handed_back"),
     ),
     Fault(
         "leaving counts as a death",
-        SQLITE,
-        "_return_leases(db, self.epoch, None)",
-        "_return_leases(db, self.epoch, self.terms.max_deliveries)",
+        SESSION,
+        "return_leases(db, self.epoch, None)",
+        "return_leases(db, self.epoch, self.terms.max_deliveries)",
         _contract("sqlite", "a_page_that_was_handed_back_has_no_deaths"),
     ),
     Fault(
         "poison is never buried",
-        SQLITE,
+        LEASES,
         "if now_dead >= max_deliveries:",
         "if now_dead < 0:",
         _contract("sqlite", "a_page_that_kills_its_workers_becomes_a_dead_letter"),
     ),
     Fault(
         "every worker runs start()",
-        SQLITE,
+        SESSION,
         'if batch.claim_start and self.state.get("start", "") == "":',
         "if batch.claim_start:",
         _contract("sqlite", "one_worker_runs_start"),
     ),
     Fault(
         "anybody ends start()",
-        SQLITE,
+        SESSION,
         'elif type(op) is StartDone and self.state.get("start", "") == self.epoch:',
         "elif type(op) is StartDone:",
         _contract("sqlite", "only_its_owner_ends_start"),
     ),
     Fault(
         "start() of a dead worker is nobody's",
-        SQLITE,
+        LEASES,
         "UPDATE state SET value = '' WHERE name = 'start' AND value = ?",
         "SELECT ?",
         _contract("sqlite", "start_of_a_dead_worker_is_run_by_another"),
     ),
     Fault(
         "start requests known by ordinal are queued twice",
-        SQLITE,
+        SESSION,
         'if push.start < self.state.get("start_position", 0):',
         "if push.start < 0:",
         _contract("sqlite", "start_of_a_dead_worker_is_run_by_another"),
     ),
     Fault(
         "a pause is ignored",
-        SQLITE,
-        "if batch.want and not paused:",
-        "if batch.want:",
+        SESSION,
+        "if want and not paused:",
+        "if want:",
         _contract("sqlite", "a_paused_crawl_gives_nothing_and_is_not_over"),
     ),
     Fault(
         "a crawl with live workers is dropped",
-        SQLITE,
+        STORE,
         "if alive and not force:",
         "if alive and force:",
         _contract("sqlite", "a_crawl_with_live_workers_is_dropped_only_by_force"),
     ),
     Fault(
         "any fingerprint scheme is let in",
-        SQLITE,
+        ENTRANCE,
         'if self.state.get("scheme", "") != self.terms.scheme.digest:',
         'if self.state.get("scheme", "") is None:',
         _contract("sqlite", "another_fingerprint_scheme_is_refused_with_a_sentence"),
     ),
     Fault(
         "a new run keeps the seen set",
-        SQLITE,
+        STATE,
         '("state", "queue", "lease", "seen", "worker")',
         '("state", "queue", "lease", "worker")',
         _contract("sqlite", "without_resume_an_unfinished_crawl_begins_anew"),
     ),
     Fault(
         "a crawl is finished while pages are leased",
-        SQLITE,
+        SESSION,
         'over = not state.get("waiting", 0) and not state.get("leased", 0)',
         'over = not state.get("waiting", 0)',
         _contract("sqlite", "only_a_crawl_that_is_over_can_be_finished"),
     ),
     Fault(
         "finished is never final",
-        SQLITE,
+        ENTRANCE,
         "(self.terms.explicit or ago < self.terms.hold_s)",
         "ago < self.terms.hold_s",
         _contract("sqlite", "a_late_worker_of_a_named_crawl_finds_it_finished_for_ever"),
     ),
     Fault(
         "low priorities come first",
-        SQLITE,
+        SESSION,
         'f"ORDER BY priority DESC, seq {direction} LIMIT ?"',
         'f"ORDER BY priority, seq {direction} LIMIT ?"',
         _contract("sqlite", "a_higher_priority_comes_first_whatever_its_size"),
     ),
     Fault(
         "a worker with all the work keeps taking",
-        SQLITE,
+        SESSION,
         "if not hungry:",
         "if not hungry or hungry:",
         _contract("sqlite", "a_hungry_worker_gets_an_even_part"),
     ),
     Fault(
         "a replayed dead letter finds its crawl finished",
-        SQLITE,
+        STORE,
         'state.add("waiting", len(chosen))\n                state.set("finished_at", 0.0)',
         'state.add("waiting", len(chosen))',
         _contract("sqlite", "replay_opens_a_finished_crawl_with_its_memory"),
@@ -819,14 +825,14 @@ _AROUND_SCRAPY = (
     ),
     Fault(
         "SQLite forgets that requests were handed out",
-        SQLITE,
+        SESSION,
         'if taken and not self.state.get("touched", 0):',
         "if not taken:",
         _more("sqlite", "who_joins_knows_whether_anything_was_handed_out"),
     ),
     Fault(
         "pages that are out do not count for the bound in SQLite",
-        SQLITE,
+        SESSION,
         'bounds.pages - done - self._now("leased")',
         "bounds.pages - done",
         _more("sqlite", "no_more_pages_are_done_than_the_bound_whoever_works"),
@@ -857,7 +863,7 @@ _AROUND_SCRAPY = (
 _AFTER_THE_END = (
     Fault(
         "a letter of a former run shares its key with a page of this one",
-        SQLITE,
+        STORE,
         "key if run == this_run else old_key(key, run)",
         "key",
         _more("sqlite", "an_old_runs_dead_letter_can_be_replayed_beside_the_same_page"),
@@ -871,14 +877,14 @@ _AFTER_THE_END = (
     ),
     Fault(
         "a crawl that ended unmarked is begun anew",
-        SQLITE,
+        ENTRANCE,
         "over_at or time.time() - self.terms.hold_s",
         "time.time() - self.terms.hold_s",
         _death("before-finish-sqlite"),
     ),
     Fault(
         "the memory goes while somebody is still there",
-        SQLITE,
+        STATE,
         'if not db.execute("SELECT 1 FROM worker").fetchone():',
         "if db:",
         _contract("sqlite", "a_finished_crawl_drops_its_memory_unless_it_is_to_be_kept"),
