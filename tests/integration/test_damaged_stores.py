@@ -256,6 +256,17 @@ def test_letters_that_cannot_be_read_are_counted_and_dropped(
     assert frontier.replay() == 2
 
 
+def test_a_filter_of_endless_hashes_does_not_hold_the_server(
+    redis_url: str, client: redis.Redis, session: Session
+) -> None:
+    client.hset(f"{BASE}layers", "1", b"\x94" + b"\xcf\x0d\xe0\xb6\xb3\xa7\x64\x00\x00" * 4)
+    frontier = open_store(redis_url).frontier("s")
+    with pytest.raises(FrontierDamaged, match="no layer of a filter"):
+        frontier.why(key("z"), url("z"))
+    with pytest.raises(FrontierDamaged, match="no layer of a filter"):
+        session.sync(Batch([Push(key("z"), b"z")]))
+
+
 def test_names_that_are_no_text_are_shown_and_dropped(
     redis_url: str, client: redis.Redis, session: Session
 ) -> None:

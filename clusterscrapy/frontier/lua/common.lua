@@ -234,6 +234,11 @@ end
 
 local function stored_layers()
   local layers, flat = {}, redis.call('HGETALL', at('layers'))
-  for i = 1, #flat, 2 do layers[tonumber(flat[i])] = cmsgpack.unpack(flat[i + 1]) end
+  for i = 1, #flat, 2 do
+    local layer = cmsgpack.unpack(flat[i + 1])
+    -- Numbers that are not ours would keep the server busy in a loop without end.
+    if layer[1] < 1 or layer[1] > 4294967296 or layer[2] > 1000 then error('layers holds no layer of a filter') end
+    layers[tonumber(flat[i])] = layer
+  end
   return layers
 end
