@@ -510,8 +510,8 @@ def live(machine: type[Lives], examples: int) -> None:
 @pytest.fixture
 def _no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """The dead are noticed by the next call, and hunger does not wear off."""
-    monkeypatch.setattr(sqlite, "REAP_EVERY_S", 0.0)
-    monkeypatch.setattr(sqlite, "HUNGRY_FOR_S", 3_600.0)
+    monkeypatch.setattr(sqlite.session, "REAP_EVERY_S", 0.0)
+    monkeypatch.setattr(sqlite.session, "HUNGRY_FOR_S", 3_600.0)
 
 
 @pytest.mark.timeout(3_000)
