@@ -106,6 +106,15 @@ class CrawlSettings:
     Why: a finished crawl leaves a small summary; all the rest would fill the store run by run.
     """
 
+    abandoned_after: float = setting(14.0, unit="days", at_least=0)
+    """How long nobody may have worked on a crawl, finished or not, before the next worker that begins in
+    the same store drops it, with its queue and its dead letters, and says so. A paused crawl stays. `0`
+    keeps all for ever. `scrapy frontier list` shows them.
+
+    Why: a store that is shared by a team fills up with crawls that nobody remembers; in two weeks a
+    person has come back from holidays.
+    """
+
     finished_hold_seconds: float = setting(60.0, unit="seconds", at_least=0)
     """How long after its end a crawl without `CLUSTER_CRAWL_ID` counts as finished. A worker that
     starts within this time closes at once; a later one begins a new crawl.

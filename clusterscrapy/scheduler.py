@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
 from math import inf
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -31,6 +33,7 @@ from clusterscrapy.exceptions import (
     ClusterScrapyError,
     CodecError,
     ConfigError,
+    FrontierError,
     FrontierUnavailable,
 )
 from clusterscrapy.frontier import (
@@ -55,6 +58,7 @@ from clusterscrapy.frontier import (
 )
 from clusterscrapy.frontier.codec import RequestCodec, slot_of
 from clusterscrapy.frontier.courier import Courier, Limits, Listener
+from clusterscrapy.frontier.expiry import drop_abandoned
 from clusterscrapy.frontier.protocol import SOLO_AFTER_DEATHS, Op
 from clusterscrapy.identity import scheme_of
 from clusterscrapy.terms import codec_of, frontier_of, limits_of, store_of, terms_of
@@ -118,6 +122,11 @@ class Scheduler(BaseScheduler, Listener):
             store_wait_s=config.store_wait_seconds,
             close_s=config.stop_seconds,
         )
+        if config.abandoned_after:
+            # A store of its own: it is used, and closed, in a thread.
+            scheduler.tidy = lambda: drop_abandoned(
+                store_of(config), config.abandoned_after, but=scheduler.frontier.name
+            )
         if config.idle == "wait":
             scheduler.idle_s = config.max_idle_seconds or inf
         crawler.signals.connect(scheduler._spider_error, signals.spider_error)
@@ -147,6 +156,8 @@ class Scheduler(BaseScheduler, Listener):
         self.keys = keys
         self.store_wait_s = store_wait_s
         self.close_s = close_s
+        self.tidy: Callable[[], Iterator[str]] | None = None
+        """Drops what is abandoned in the store; a sentence for each crawl."""
         self.idle_s = 0.0
         """For how long the whole crawl may be over before this worker closes."""
         self._over_since: float | None = None
@@ -196,6 +207,18 @@ class Scheduler(BaseScheduler, Listener):
             self._refuse("configuration_refused", str(exc))
         else:
             self._greet(self.opening)
+            if self.tidy is not None:
+                threading.Thread(
+                    target=self._tidy_up, name="clusterscrapy-tidy", daemon=True
+                ).start()
+
+    def _tidy_up(self) -> None:
+        assert self.tidy is not None
+        try:
+            for sentence in self.tidy():
+                logger.warning("%s", sentence)
+        except FrontierError as exc:
+            logger.debug("no look at abandoned crawls: %s", exc)
 
     def _refuse(self, reason: str, sentence: str) -> None:
         logger.critical("%s", sentence)

@@ -20,6 +20,7 @@ from clusterscrapy.addon import check_scrapy, is_on
 from clusterscrapy.commands.dead import act_on_dead_letters, add_dead_options
 from clusterscrapy.commands.seed import add_seed_options, fingerprinter_of, sow
 from clusterscrapy.commands.show import (
+    list_table,
     print_json,
     status_record,
     status_table,
@@ -46,6 +47,7 @@ _START = "'scrapy crawl' with the same spider and arguments starts a worker"
 _CRAWL_HELP = "its full name, or its spider; needed when the store has several"
 _ACTIONS = {
     "status": "how many requests wait, are leased, done and dead, and who works",
+    "list": "all crawls of the store: since when, how much is left, who came back to them",
     "top": "counts and workers of one crawl, live, with rates; Ctrl-C ends it",
     "why": "where a URL stands: never seen, waiting, leased, done, dead, or forgotten after the end",
     "forget": "make a page that is done unknown, so that it is fetched when it is found again",
@@ -104,11 +106,13 @@ class Command(ScrapyCommand):
         add_seed_options(subparsers["seed"])
         add_dead_options(subparsers["dead"])
         for name, sub in subparsers.items():
+            if name == "list":
+                continue
             if name in ("why", "forget", "dead"):
                 sub.add_argument("--crawl", dest="crawl", metavar="CRAWL", help=_CRAWL_HELP)
             elif name != "seed":
                 sub.add_argument("crawl", nargs="?", metavar="CRAWL", help=_CRAWL_HELP)
-        for name in ("status", "why"):
+        for name in ("status", "list", "why"):
             subparsers[name].add_argument("--json", action="store_true", help="print JSON")
         subparsers["drop"].add_argument(
             "--force",
@@ -210,6 +214,20 @@ class Command(ScrapyCommand):
             _print_records([status_record(status) for status in found], len(frontiers))
         elif found:
             print(status_table(found))
+
+    def _list(self, opts: argparse.Namespace) -> None:
+        frontiers = [self.store.frontier(name) for name in self.store.names()]
+        found = []
+        for frontier in frontiers:
+            with self._sparing_the_rest():
+                found.append(frontier.status())
+        if opts.json:
+            print_json([status_record(status) for status in found])
+        elif found:
+            found.sort(key=lambda status: status.idle_s)
+            print(list_table(found, self.config.abandoned_after))
+        elif not frontiers:
+            print(self._none())
 
     def _top(self, opts: argparse.Namespace) -> None:
         frontier = self._one(opts.crawl)

@@ -9,6 +9,7 @@ from typing import Any
 
 from clusterscrapy.frontier import DeadLetter, Status
 from clusterscrapy.frontier.codec import describe
+from clusterscrapy.frontier.expiry import is_abandoned
 
 _COUNTS = ("waiting", "leased", "done", "dead", "seen", "late")
 _COLUMNS = ("crawl", "state", "waiting", "leased", "done", "dead", "seen", "workers")
@@ -34,7 +35,31 @@ def status_record(status: Status | None) -> dict[str, Any]:
         "dupefilter": status.dupefilter,
         "started_at": _when(status.started_at),
         "finished_at": _when(status.finished_at),
+        "idle_seconds": round(status.idle_s, 1),
     }
+
+
+def list_table(statuses: Sequence[Status], abandoned_after_days: float) -> str:
+    """One crawl a line: what it is, since when, and when somebody last worked on it."""
+    rows: list[Sequence[str]] = [
+        ("crawl", "state", "run", "left", "done", "dead", "began", "idle for")
+    ]
+    for status in statuses:
+        left = status.waiting + status.leased
+        counts = (str(n) for n in (status.run, left, status.done, status.dead))
+        began = _when(status.started_at) or "-"
+        idle = "at work" if status.workers else _duration(status.idle_s)
+        if is_abandoned(status, abandoned_after_days):
+            idle += ", abandoned"
+        rows.append((status.crawl, status.state, *counts, began, idle))
+    return "\n".join(_aligned(rows))
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("days", 86_400), ("hours", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def status_table(statuses: Sequence[Status]) -> str:

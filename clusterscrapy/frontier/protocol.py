@@ -279,6 +279,8 @@ class Status:
     dupefilter: str = ""
     started_at: float = 0.0
     finished_at: float = 0.0
+    idle_s: float = 0.0
+    """Seconds since a worker, or a seeding, last did something."""
     workers: Sequence[WorkerStatus] = ()
 
 

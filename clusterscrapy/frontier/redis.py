@@ -421,6 +421,7 @@ class RedisFrontier:
             dupefilter=state.get("filter", ""),
             started_at=_number(state, "started_at") / 1000,
             finished_at=_number(state, "finished_at") / 1000,
+            idle_s=max(0, now_ms - _number(state, "alive_at", now_ms)) / 1000,
             workers=workers,
         )
 

@@ -831,6 +831,20 @@ _AROUND_SCRAPY = (
         _more("sqlite", "who_joins_knows_whether_anything_was_handed_out"),
     ),
     Fault(
+        "a paused crawl is abandoned too",
+        "clusterscrapy/frontier/expiry.py",
+        ' and status.state != "paused"',
+        "",
+        _integration("abandoned", "a_worker_drops_what_is_abandoned_and_nothing_else[sqlite]"),
+    ),
+    Fault(
+        "a crawl with workers inside is abandoned too",
+        "clusterscrapy/frontier/expiry.py",
+        'not status.workers and status.state != "paused"',
+        'status.state != "paused"',
+        _integration("abandoned", "the_list_says_who_is_at_work_and_what_is_abandoned[redis]"),
+    ),
+    Fault(
         "pages that are out do not count for the bound in SQLite",
         SESSION,
         'bounds.pages - done - self._now("leased")',

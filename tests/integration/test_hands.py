@@ -249,7 +249,7 @@ def test_every_action_has_a_help_of_its_own(store: str) -> None:
 
 
 def test_without_an_action_it_says_which_there_are(store: str) -> None:
-    assert "status, top, why" in frontier(store, code=2)
+    assert "status, list, top, why" in frontier(store, code=2)
 
 
 def test_a_store_that_is_away_is_one_sentence() -> None:

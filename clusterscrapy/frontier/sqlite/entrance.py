@@ -53,6 +53,7 @@ class Entrance:
         else:
             self._check_scheme()
             notes = self._stored_wins()
+        self.state.set("active_at", time.time())
         self.db.execute(
             "INSERT INTO worker (epoch, name, info, joined_at) VALUES (?, ?, ?, ?)",
             (epoch, self.terms.worker, json.dumps(self.terms.info), time.time()),

@@ -53,6 +53,7 @@ class SqliteSession:
             state = State(db)
             if time.monotonic() - self._reaped_at > REAP_EVERY_S:
                 self._reaped_at = time.monotonic()
+                state.set("active_at", time.time())
                 reap(db, self.frontier.lives, self.terms.max_deliveries)
             return Step(db, state, self.epoch, self.opening.run, self.terms).apply(batch)
 

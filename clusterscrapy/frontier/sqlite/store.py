@@ -118,10 +118,11 @@ class SqliteFrontier:
         """See :meth:`clusterscrapy.frontier.protocol.Frontier.status`."""
         if not self.database.exists():
             return Status(self.name, "stopped")
+        now = time.time()
         with self.database.look() as db:
             state = State(db)
             workers = [
-                WorkerStatus(epoch, name, leased, joined, time.time())
+                WorkerStatus(epoch, name, leased, joined, now)
                 for epoch, name, joined, leased in db.execute(
                     "SELECT CAST(epoch AS TEXT), CAST(name AS TEXT), CAST(joined_at AS REAL), "
                     "(SELECT count(*) FROM lease l WHERE l.epoch = w.epoch) FROM worker w "
@@ -139,6 +140,7 @@ class SqliteFrontier:
                 dupefilter=state.get("filter", ""),
                 started_at=state.get("started_at", 0.0),
                 finished_at=state.get("finished_at", 0.0),
+                idle_s=max(0.0, now - (state.get("active_at", 0.0) or now)),
                 workers=workers,
                 **{name: state.get(name, 0) for name in COUNTERS},
             )
