@@ -46,7 +46,7 @@ SYNC: tuple[Function, ...] = ((SqliteSession, "sync"), (RedisSession, "sync"))
 BEAT: tuple[Function, ...] = ((SqliteSession, "beat"), (RedisSession, "beat"))
 FINISH: tuple[Function, ...] = ((SqliteSession, "finish"), (RedisSession, "finish"))
 LEAVE: tuple[Function, ...] = ((SqliteSession, "leave"), (RedisSession, "leave"))
-_BEATING = ("-s", "CLUSTER_HEARTBEAT_SECONDS=0.1")
+_BEATING = ("-s", "CLUSTER_HEARTBEAT_SECONDS=0.02")
 _AT_ONCE = ("-s", "CLUSTER_STOP_SECONDS=0")
 _FEW = ("-s", "CONCURRENT_REQUESTS=2")
 """Pages that were there at two deaths run one by one: not many of them."""
