@@ -14,6 +14,8 @@ from scrapy.utils.misc import load_object
 from clusterscrapy.exceptions import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scrapy.settings import BaseSettings
 
 logger = logging.getLogger(__name__)
@@ -42,7 +44,7 @@ class Addon:
 
     def update_settings(self, settings: BaseSettings) -> None:
         """Switch the suite on; a refused configuration ends the process with exit code 8."""
-        if refuse_wrong(settings):
+        if refuse_wrong(settings, say=logger.warning):
             _switch_on(settings)
 
 
@@ -69,15 +71,24 @@ def is_on(settings: BaseSettings) -> bool:
     )
 
 
-def refuse_wrong(settings: BaseSettings) -> bool:
-    """End the process if the configuration is wrong; False when this command does without the suite."""
+def refuse_wrong(settings: BaseSettings, say: Callable[[str], None] | None = None) -> bool:
+    """End the process if the configuration is wrong; False when this command does without the suite.
+
+    Args:
+        settings: those of another frontier are mapped to ours (:mod:`clusterscrapy.compat`).
+        say: is told what became of these, a sentence each.
+    """
     try:
         check_scrapy()
         if _running_command() in _OTHER_COMMANDS:
             return False
+        from clusterscrapy.compat.scrapy_redis.settings import translate
         from clusterscrapy.config import Config
         from clusterscrapy.terms import store_of
 
+        for note in translate(settings):
+            if say is not None:
+                say(note)
         store_of(Config.from_settings(settings))
         _check_event_loop(settings)
     except ConfigError as exc:
@@ -98,12 +109,13 @@ def _check_event_loop(settings: BaseSettings) -> None:
 
 
 def _switch_on(settings: BaseSettings) -> None:
+    from clusterscrapy.compat.scrapy_redis.settings import replace_classes
     from clusterscrapy.config import unknown_in_environment
     from clusterscrapy.feeds import CrashSafeFeeds
     from clusterscrapy.lifecycle import Lifecycle
     from clusterscrapy.spidermw import FrontierSpiderMiddleware
 
-    for warning in unknown_in_environment(os.environ):
+    for warning in (*replace_classes(settings), *unknown_in_environment(os.environ)):
         logger.warning(warning)
     settings.set("SCHEDULER", _SCHEDULER, "addon")
     if settings["SCHEDULER"] != _SCHEDULER:
@@ -118,7 +130,12 @@ def _switch_on(settings: BaseSettings) -> None:
     settings.setdefault_in_component_priority_dict(
         "SPIDER_MIDDLEWARES", FrontierSpiderMiddleware, _MIDDLEWARE_ORDER
     )
-    for extension in (Lifecycle, CrashSafeFeeds):
+    extensions: list[type] = [Lifecycle, CrashSafeFeeds]
+    if "scrapy_redis" in sys.modules:
+        from clusterscrapy.compat.scrapy_redis.seeds import SeedReader
+
+        extensions.append(SeedReader)
+    for extension in extensions:
         settings.setdefault_in_component_priority_dict("EXTENSIONS", extension, _EARLY)
 
 

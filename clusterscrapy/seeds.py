@@ -51,7 +51,7 @@ FIELDS: dict[str, tuple[type, ...]] = {
 
 BATCH = 500
 _LINE_MAX = 10_000_000
-_SHOWN = 200
+_SHOWN, _WHY_MAX = 200, 500
 _SITEMAP_TIMEOUT_S = 60
 _SITEMAPS_DEEP = 5
 
@@ -213,6 +213,12 @@ def _fetched(source: str) -> bytes:
         raise ConfigError(f"cannot read the sitemap {source}: {exc}") from exc
 
 
+def buried(seed: bytes, why: str) -> Bury:
+    """The dead letter of a seed that is no request."""
+    note = note_of(seed[:_SHOWN].decode("utf-8", "replace").strip())
+    return Bury(key_of(note), note, "seed", why[:_WHY_MAX])
+
+
 # --- from requests into the frontier ---------------------------------------------------------
 
 
@@ -278,9 +284,7 @@ class Sower:
                 self.keys.key(request), self.codec.encode(request), request.priority, filtered
             )
         except (BadSeed, CodecError) as exc:
-            text = line[:_SHOWN].decode("utf-8", "replace").strip()
-            note = note_of(text)
-            return Bury(key_of(note), note, "seed", f"{exc}"[:500])
+            return buried(line, str(exc))
 
     def _flush(self) -> Sown:
         batch = Batch(tuple(self._ops))

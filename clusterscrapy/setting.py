@@ -26,11 +26,14 @@ _SHOWN_CHARACTERS = 80
 # Scrapy's priorities (scrapy.settings.SETTINGS_PRIORITIES), highest first. They are repeated here
 # because reading a configuration must not import Scrapy; a unit test compares them.
 COMMAND_LINE = 40
+TRANSLATED = 14
+"""Ours: what follows from the settings of another package."""
 _SOURCES = {
     COMMAND_LINE: "the command line",
     30: "the spider's settings",
     20: "the project's settings",
     15: "an add-on",
+    TRANSLATED: "the settings of scrapy-redis",
     10: "the command's defaults",
     0: "the default settings",
 }

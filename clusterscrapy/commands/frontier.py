@@ -26,6 +26,7 @@ from clusterscrapy.commands.show import (
     status_table,
     top_screen,
 )
+from clusterscrapy.compat.scrapy_redis.settings import translate
 from clusterscrapy.config import Config, unknown_in_environment
 from clusterscrapy.dupefilter import start_key_of
 from clusterscrapy.exceptions import (
@@ -143,6 +144,7 @@ class Command(ScrapyCommand):
                     "clusterscrapy: the add-on is not in ADDONS of this project's settings, so 'scrapy "
                     "crawl' does not use this frontier\n"
                 )
+            translate(self.settings)
             self.config = Config.from_settings(self.settings)
             for warning in unknown_in_environment(os.environ):
                 sys.stderr.write(f"clusterscrapy: {warning}\n")

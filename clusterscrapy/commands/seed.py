@@ -15,6 +15,7 @@ from scrapy.crawler import Crawler
 from scrapy.statscollectors import MemoryStatsCollector
 from scrapy.utils.conf import arglist_to_dict
 
+from clusterscrapy.compat.scrapy_redis.settings import translate
 from clusterscrapy.config import Config
 from clusterscrapy.dupefilter import RequestKeys
 from clusterscrapy.exceptions import ConfigError
@@ -79,6 +80,7 @@ def sow(settings: Settings, opts: argparse.Namespace) -> None:
         )
     crawler = _crawler(settings, opts.spider, opts.spargs)
     assert crawler.spider is not None
+    translate(crawler.settings)
     config = Config.from_settings(crawler.settings)
     fingerprinter = fingerprinter_of(crawler)
     codec = codec_of(config, crawler)

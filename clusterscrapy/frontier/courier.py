@@ -116,9 +116,10 @@ class Courier:
         self.session: Session | None = None
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="clusterscrapy-frontier")
-        self._outbox: deque[Op] = deque()
+        self._outbox: deque[Op | _Mark] = deque()
         self._batch: Batch | None = None
         self._batch_ops: list[Op] = []
+        self._batch_marks: list[_Mark] = []
         self._busy = False
         self._closed = self._broken = False
         self.buffer: deque[Delivery] = deque()
@@ -253,6 +254,15 @@ class Courier:
         """Wait until the outbox has room."""
         await self._room.wait()
 
+    async def stored(self) -> bool:
+        """Wait until the store has all that was told so far; False when that will not be known."""
+        if self._broken or self._closed:
+            return False
+        mark = _Mark(self._loop.create_future())
+        self._outbox.append(mark)
+        self.hurry()
+        return await mark.reached
+
     async def news(self) -> Reply:
         """Wait for the next answer of the store."""
         self._news.clear()
@@ -291,6 +301,9 @@ class Courier:
         size = 0
         while self._outbox and len(self._batch_ops) < BATCH_OPS and size < BATCH_BYTES:
             op = self._outbox.popleft()
+            if isinstance(op, _Mark):
+                self._batch_marks.append(op)
+                continue
             self._batch_ops.append(op)
             size += len(op.payload) if isinstance(op, Push) else 0
         if len(self._outbox) < self.limits.outbox:
@@ -334,11 +347,16 @@ class Courier:
         # An acknowledgement must not overtake the children of a batch that failed: nothing
         # more is sent, and the pages of this worker return when it leaves.
         self._broken = True
+        self._give_up_marks()
         self._outbox.clear()
         self._batch, self._batch_ops = None, []
         self._news.set()
         self._room.set()
         self.listener.gone(exc)
+
+    def _give_up_marks(self) -> None:
+        for mark in (*self._batch_marks, *(op for op in self._outbox if isinstance(op, _Mark))):
+            mark.set(False)
 
     def _unavailable(self, exc: FrontierUnavailable) -> None:
         if not self._away_since:
@@ -359,6 +377,9 @@ class Courier:
             if type(op) is Push and op.filtered:
                 self._on_its_way.discard(op.key)
                 self._known.add(op.key)
+        for mark in self._batch_marks:
+            mark.set(True)
+        self._batch_marks = []
         self._journal.confirmed(ops, reply.queued)
         if not reply.start and self.reply.start == "done":
             # Whoever ran it is not here to say so again.
@@ -440,8 +461,8 @@ class Courier:
             again = self._journal.everything()
         self._known.clear()
         self.items += self._batch.items if self._batch is not None else 0
-        ops = [*again, *self._batch_ops, *self._outbox]
-        self._batch, self._batch_ops = None, []
+        ops = [*again, *self._batch_ops, *self._batch_marks, *self._outbox]
+        self._batch, self._batch_ops, self._batch_marks = None, [], []
         held = Ack | Fail | Release | StartDone
         self._outbox = deque(op for op in ops if not isinstance(op, held))
         self.claim_start = self.claim_start or self._start_done is not None
@@ -471,6 +492,7 @@ class Courier:
                 break
         clean = not (self._outbox or self._batch)
         self._closed = True
+        self._give_up_marks()
         if self._timer is not None:
             self._timer.cancel()
         self._heart.stop()
@@ -505,6 +527,17 @@ class Courier:
         self._heart.stop()
         if self.session is not None:
             self.session.leave()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Mark:
+    """A place in the outbox that somebody waits for."""
+
+    reached: asyncio.Future[bool]
+
+    def set(self, stored: bool) -> None:
+        if not self.reached.done():  # the waiter may have been cancelled
+            self.reached.set_result(stored)
 
 
 class _Memory:

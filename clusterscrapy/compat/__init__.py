@@ -1,0 +1,1 @@
+"""What makes projects of other frontiers run on this one, unchanged."""
