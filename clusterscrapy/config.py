@@ -255,7 +255,7 @@ class LivenessSettings:
     or the network is no death.
     """
 
-    loop_stall_seconds: float = setting(120.0, unit="seconds", above=0)
+    loop_stall_seconds: float = setting(120.0, unit="seconds", at_least=1)
     """How long the event loop may stand still before the worker stops its heartbeat and gives its
     requests to others.
 

@@ -104,7 +104,7 @@ def test_a_worker_taken_for_dead_in_the_midst_of_start_ends_it_all_the_same(
     crawl_on: CrawlOn,
 ) -> None:
     crawl = crawl_on("flat", 10, "stalling", pages="10")
-    soon = ("-s", "CLUSTER_LOOP_STALL_SECONDS=0.5", "-s", "CLUSTER_HEARTBEAT_SECONDS=0.2")
+    soon = ("-s", "CLUSTER_LOOP_STALL_SECONDS=1", "-s", "CLUSTER_HEARTBEAT_SECONDS=0.2")
     worker = crawl.start(*soon)
     assert worker.wait(30) == 0
     assert "was taken for dead" in worker.text()
