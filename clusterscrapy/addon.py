@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 OLDEST_SCRAPY, TOO_NEW_SCRAPY = (2, 16), (2, 20)
 _SCHEDULER = "clusterscrapy.scheduler.Scheduler"
+_AFTER_SCRAPY_REDIS = "clusterscrapy.compat.scrapy_redis.seen.SchedulerAfterScrapyRedis"
 _ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
 _MIDDLEWARE_ORDER = 10
 """On the engine's side of all of Scrapy's own spider middlewares."""
@@ -110,7 +111,7 @@ def _check_event_loop(settings: BaseSettings) -> None:
 
 def _switch_on(settings: BaseSettings) -> None:
     from clusterscrapy.compat.scrapy_redis.settings import replace_classes
-    from clusterscrapy.config import unknown_in_environment
+    from clusterscrapy.config import Config, unknown_in_environment
     from clusterscrapy.feeds import CrashSafeFeeds
     from clusterscrapy.lifecycle import Lifecycle
     from clusterscrapy.spidermw import FrontierSpiderMiddleware
@@ -125,6 +126,8 @@ def _switch_on(settings: BaseSettings) -> None:
             settings["SCHEDULER"],
         )
         return
+    if Config.from_settings(settings).scrapy_redis_seen:
+        settings.set("SCHEDULER", _AFTER_SCRAPY_REDIS, settings.getpriority("SCHEDULER") or 0)
     # Since Scrapy 2.19 on by default: a port that executes code, and an error without a home folder.
     settings.set("REMOTE_CONTROL_ENABLED", False, "addon")
     settings.setdefault_in_component_priority_dict(

@@ -161,6 +161,14 @@ class DupefilterSettings:
     ten costs about 0.6 bytes a URL.
     """
 
+    scrapy_redis_seen: bool = setting(default=False)
+    """Whether pages that are in the set of a scrapy-redis dupe filter (`SCHEDULER_DUPEFILTER_KEY` in the
+    Redis of `REDIS_URL`) count as known. The set is only read.
+
+    Why: a crawl that moves here from scrapy-redis (`scrapy frontier import-scrapy-redis`) must not
+    begin anew; a new one has no use for the set, and a round trip more for each batch.
+    """
+
     seen_memory: int = setting(100_000, unit="fingerprints", at_least=0)
     """How many fingerprints that the store has confirmed a worker remembers itself, so that most
     links to known pages need no round trip. `0` asks the store each time.

@@ -59,7 +59,7 @@ from clusterscrapy.frontier import (
 from clusterscrapy.frontier.codec import RequestCodec, slot_of
 from clusterscrapy.frontier.courier import Courier, Limits, Listener
 from clusterscrapy.frontier.expiry import drop_abandoned
-from clusterscrapy.frontier.protocol import SOLO_AFTER_DEATHS, Op
+from clusterscrapy.frontier.protocol import SOLO_AFTER_DEATHS, Op, bounded
 from clusterscrapy.identity import scheme_of
 from clusterscrapy.terms import codec_of, frontier_of, limits_of, store_of, terms_of
 
@@ -192,6 +192,13 @@ class Scheduler(BaseScheduler, Listener):
 
     async def _open(self) -> None:
         _check_engine(self.crawler)
+        if not _is_accompanied(self.crawler.settings):
+            self._refuse(
+                "configuration_refused",
+                "SCHEDULER=clusterscrapy.scheduler.Scheduler alone is not enough; replace that line by "
+                'ADDONS = {"clusterscrapy.Addon": 500}',
+            )
+            return
         catch_escapes(self.crawler.engine)
         self.joined_at = time.time()
         self.courier = Courier(self.frontier, self.terms, self.limits, self)
@@ -380,8 +387,9 @@ class Scheduler(BaseScheduler, Listener):
         except CodecError as exc:
             self._unserializable(request, exc)
             return False
-        priority = max(-_PRIORITY_MAX, min(_PRIORITY_MAX, int(request.priority)))
-        courier.push(Push(key, payload, priority, filtered, -1 if filtered else ordinal))
+        courier.push(
+            Push(key, payload, bounded(request.priority), filtered, -1 if filtered else ordinal)
+        )
         self.stats.inc_value("scheduler/enqueued")
         return True
 
@@ -647,8 +655,6 @@ _BOUNDS = {
     f"max_{limit}": f"CLUSTER_MAX_{limit.upper()}" for limit in ("pages", "items", "seconds")
 }
 """Reasons to close that a bound of the whole crawl gives, and the setting."""
-_PRIORITY_MAX = 2**53 - 1
-"""What Redis' scores and Lua's numbers hold exactly; the order of priorities beyond is not kept."""
 
 
 def _in_words(failure: Failure, spider: Spider | None = None) -> str:
@@ -658,6 +664,12 @@ def _in_words(failure: Failure, spider: Spider | None = None) -> str:
     lines = [frame[2] for frame in failure.frames if frame[1] == getattr(module, "__file__", None)]
     place = f" (line {lines[-1]} of {type(spider).__module__})" if lines else ""
     return text[: _DETAIL_MAX - len(place)] + place
+
+
+def _is_accompanied(settings: BaseSettings) -> bool:
+    """True when the add-on has put its spider middleware beside this scheduler."""
+    middlewares = settings.getdict("SPIDER_MIDDLEWARES")
+    return any(load_object(one).__module__ == "clusterscrapy.spidermw" for one in middlewares)
 
 
 def _check_engine(crawler: Crawler) -> None:

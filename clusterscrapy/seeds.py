@@ -24,6 +24,7 @@ from scrapy.utils.sitemap import Sitemap
 from clusterscrapy.exceptions import CodecError, ConfigError
 from clusterscrapy.frontier import Batch, Bury, CrawlEnded, Frontier, LeaseLost, Push, Terms, key_of
 from clusterscrapy.frontier.codec import note_of
+from clusterscrapy.frontier.protocol import bounded
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -266,23 +267,30 @@ class Sower:
         Raises:
             FrontierUnavailable: the store does not answer; what was counted is queued.
         """
-        for line in lines:
-            op = self._op(line)
-            if op is not None:
-                self._ops.append(op)
+        yield from self.sow_ops(op for line in lines if (op := self._op(line)) is not None)
+
+    def sow_ops(self, ops: Iterable[Op]) -> Iterator[Sown]:
+        """Apply any pushes and burials, as :meth:`sow` does."""
+        for op in ops:
+            self._ops.append(op)
             if len(self._ops) >= BATCH:
                 yield self._flush()
         yield self._flush()
 
+    def push_of(self, request: Request, key: bytes = b"") -> Push:
+        """What queues a request, known by its fingerprint or by the key that is given.
+
+        Raises:
+            CodecError: it cannot be stored.
+        """
+        filtered = bool(key) or self.keys.filtered(request)
+        priority = bounded(request.priority)
+        return Push(key or self.keys.key(request), self.codec.encode(request), priority, filtered)
+
     def _op(self, line: bytes) -> Op | None:
         try:
             request = request_of(line, self.spider)
-            if request is None:
-                return None
-            filtered = self.keys.filtered(request)
-            return Push(
-                self.keys.key(request), self.codec.encode(request), request.priority, filtered
-            )
+            return None if request is None else self.push_of(request)
         except (BadSeed, CodecError) as exc:
             return buried(line, str(exc))
 

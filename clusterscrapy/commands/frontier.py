@@ -18,6 +18,7 @@ from scrapy.utils.project import inside_project
 
 from clusterscrapy.addon import check_scrapy, is_on
 from clusterscrapy.commands.dead import act_on_dead_letters, add_dead_options
+from clusterscrapy.commands.import_scrapy_redis import add_import_options, import_backlog
 from clusterscrapy.commands.seed import add_seed_options, fingerprinter_of, sow
 from clusterscrapy.commands.show import (
     list_table,
@@ -53,6 +54,7 @@ _ACTIONS = {
     "why": "where a URL stands: never seen, waiting, leased, done, dead, or forgotten after the end",
     "forget": "make a page that is done unknown, so that it is fetched when it is found again",
     "seed": "queue requests from the command line, files, standard input or sitemaps",
+    "import-scrapy-redis": "queue what waits in the queue of scrapy-redis",
     "pause": "hand out no more requests; what is being fetched is finished",
     "resume": "go on after a pause",
     "drop": "forget a crawl with its queue, its memory and its dead letters",
@@ -105,13 +107,14 @@ class Command(ScrapyCommand):
         for name in ("why", "forget"):
             subparsers[name].add_argument("url", metavar="URL", help="whole, with http://")
         add_seed_options(subparsers["seed"])
+        add_import_options(subparsers["import-scrapy-redis"])
         add_dead_options(subparsers["dead"])
         for name, sub in subparsers.items():
             if name == "list":
                 continue
             if name in ("why", "forget", "dead"):
                 sub.add_argument("--crawl", dest="crawl", metavar="CRAWL", help=_CRAWL_HELP)
-            elif name != "seed":
+            elif name not in ("seed", "import-scrapy-redis"):
                 sub.add_argument("crawl", nargs="?", metavar="CRAWL", help=_CRAWL_HELP)
         for name in ("status", "list", "why"):
             subparsers[name].add_argument("--json", action="store_true", help="print JSON")
@@ -149,7 +152,7 @@ class Command(ScrapyCommand):
             for warning in unknown_in_environment(os.environ):
                 sys.stderr.write(f"clusterscrapy: {warning}\n")
             self.store = store_of(self.config)
-            getattr(self, f"_{opts.action}")(opts)
+            getattr(self, f"_{opts.action.replace('-', '_')}")(opts)
         except ClusterScrapyError as exc:
             away = isinstance(exc, FrontierUnavailable)
             hint = "; start it, or correct CLUSTER_FRONTIER_URL" if away else ""
@@ -292,6 +295,10 @@ class Command(ScrapyCommand):
     def _seed(self, opts: argparse.Namespace) -> None:
         assert self.settings is not None
         sow(self.settings, opts)
+
+    def _import_scrapy_redis(self, opts: argparse.Namespace) -> None:
+        assert self.settings is not None
+        import_backlog(self.settings, opts)
 
     def _pause(self, opts: argparse.Namespace) -> None:
         frontier = self._one(opts.crawl)

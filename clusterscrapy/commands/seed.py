@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from scrapy.settings import Settings
+    from scrapy.settings import BaseSettings, Settings
     from scrapy.utils.request import RequestFingerprinterProtocol
 
 _PROGRESS_EVERY_S = 2.0
@@ -40,7 +40,7 @@ def add_seed_options(parser: argparse.ArgumentParser) -> None:
         f"object with {', '.join(FIELDS)}. Known URLs are not queued again, so an interrupted seeding is "
         "simply repeated; what is no request is kept: 'scrapy frontier dead'."
     )
-    parser.add_argument("spider", metavar="SPIDER")
+    add_spider_options(parser)
     parser.add_argument("urls", nargs="*", metavar="URL", help="URLs, or JSON objects")
     parser.add_argument(
         "-f",
@@ -57,6 +57,11 @@ def add_seed_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE_OR_URL",
         help="a sitemap, or an index of sitemaps (may be repeated)",
     )
+
+
+def add_spider_options(parser: argparse.ArgumentParser) -> None:
+    """Whose crawl."""
+    parser.add_argument("spider", metavar="SPIDER")
     parser.add_argument(
         "-a",
         dest="spargs",
@@ -78,18 +83,10 @@ def sow(settings: Settings, opts: argparse.Namespace) -> None:
         raise ConfigError(
             "nothing to seed: give URLs, --file FILE (- is standard input) or --sitemap"
         )
-    crawler = _crawler(settings, opts.spider, opts.spargs)
-    assert crawler.spider is not None
-    translate(crawler.settings)
-    config = Config.from_settings(crawler.settings)
-    fingerprinter = fingerprinter_of(crawler)
-    codec = codec_of(config, crawler)
-    keys = RequestKeys(fingerprinter, kind=config.dupefilter)
-    store = store_of(config)
-    frontier = frontier_of(store, config, crawler)
-    terms = terms_of(config, scheme_of(fingerprinter), store.place)
+    sower, _ = sower_of(settings, opts.spider, opts.spargs)
+    frontier = sower.frontier
     began = told = time.monotonic()
-    with Sower(frontier, terms, crawler.spider, codec, keys) as sower:
+    with sower:
         try:
             for sown in sower.sow(_lines(opts)):
                 if sys.stderr.isatty() and time.monotonic() - told > _PROGRESS_EVERY_S:
@@ -104,6 +101,25 @@ def sow(settings: Settings, opts: argparse.Namespace) -> None:
         f"{frontier.name}: {sown.queued:,} queued, {sown.known:,} known already{bad}; "
         f"{rate:,.0f} a second"
     )
+
+
+def sower_of(settings: Settings, spider: str, arguments: list[str]) -> tuple[Sower, BaseSettings]:
+    """What queues into the crawl of a spider, and the settings it has with the spider's own.
+
+    Raises:
+        ConfigError: an unknown spider, or a wrong argument or setting.
+    """
+    crawler = _crawler(settings, spider, arguments)
+    assert crawler.spider is not None
+    translate(crawler.settings)
+    config = Config.from_settings(crawler.settings)
+    fingerprinter = fingerprinter_of(crawler)
+    codec = codec_of(config, crawler)
+    keys = RequestKeys(fingerprinter, kind=config.dupefilter)
+    store = store_of(config)
+    frontier = frontier_of(store, config, crawler)
+    terms = terms_of(config, scheme_of(fingerprinter), store.place)
+    return Sower(frontier, terms, crawler.spider, codec, keys), crawler.settings
 
 
 def fingerprinter_of(crawler: Crawler) -> RequestFingerprinterProtocol:

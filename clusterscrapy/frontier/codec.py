@@ -422,6 +422,16 @@ def url_of(payload: bytes) -> str:
         return ""
 
 
+def page_of(payload: bytes) -> tuple[str, str, bytes]:
+    """Method, URL and body of a payload's request.
+
+    Raises:
+        CodecError: it cannot be read.
+    """
+    fields = _unpack(payload)
+    return fields.get("m", "GET"), fields["u"], fields.get("b", b"")
+
+
 def slot_of(payload: bytes) -> str:
     """The downloader slot a payload's request goes to: its ``download_slot``, or its host."""
     # A cache of large payloads would hold gigabytes.

@@ -20,11 +20,18 @@ from typing import Any, NamedTuple, Protocol
 
 from clusterscrapy.exceptions import ConfigError, FrontierError
 
+_PRIORITY_MAX = 2**53 - 1
+"""What Redis' scores and Lua's numbers hold exactly."""
 KEY_BYTES = 16
 """Length of the key that names a request inside a frontier."""
 
 SOLO_AFTER_DEATHS = 2
 """A request that was inside a worker at this many deaths runs alone in its next worker."""
+
+
+def bounded(priority: int) -> int:
+    """A priority as stores can hold it exactly; the order of priorities beyond is not kept."""
+    return max(-_PRIORITY_MAX, min(_PRIORITY_MAX, int(priority)))
 
 
 def key_of(fingerprint: bytes) -> bytes:

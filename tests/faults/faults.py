@@ -33,6 +33,11 @@ SPIDERMW = "clusterscrapy/spidermw.py"
 LIFECYCLE = "clusterscrapy/lifecycle.py"
 OUTCOME = "clusterscrapy/outcome.py"
 FEEDS = "clusterscrapy/feeds.py"
+SEED_KEYS = "clusterscrapy/compat/scrapy_redis/seeds.py"
+SEEDS_LUA = "clusterscrapy/compat/scrapy_redis/seeds.lua"
+THEIR_SETTINGS = "clusterscrapy/compat/scrapy_redis/settings.py"
+BACKLOG = "clusterscrapy/compat/scrapy_redis/backlog.py"
+SEEN = "clusterscrapy/compat/scrapy_redis/seen.py"
 
 
 @dataclass(frozen=True)
@@ -984,6 +989,131 @@ _ITEMS_AND_SEEDS = (
     ),
 )
 
+_OF_SCRAPY_REDIS = (
+    Fault(
+        "seeds are dropped as soon as they are taken",
+        SEEDS_LUA,
+        "  redis.call('ZADD', hands, now, hand)\n",
+        "  local seeds = inside(hand)\n  redis.call('DEL', hand)\n  return {1, seeds}\n",
+        _integration("scrapy_redis", "seeds_in_the_hand_of_a_dead_worker_come_back[list]"),
+    ),
+    Fault(
+        "a batch of seeds is confirmed before it is stored",
+        SEED_KEYS,
+        "        if stored.result():\n            self.key.stored()",
+        "        if not stored.result() or True:\n            self.key.stored()",
+        _integration("scrapy_redis", "seeds_that_no_store_has_confirmed_go_back_to_their_key"),
+    ),
+    Fault(
+        "nobody gives back the seeds of a dead worker",
+        SEEDS_LUA,
+        "  if name ~= hand then\n    put_back(name)",
+        "  if false then\n    put_back(name)",
+        _integration("scrapy_redis", "seeds_in_the_hand_of_a_dead_worker_come_back[set]"),
+    ),
+    Fault(
+        "a living worker's seeds are given to others",
+        SEEDS_LUA,
+        "'-inf', now - lease,",
+        "'-inf', now + lease,",
+        _integration("scrapy_redis", "two_readers_take_each_seed_once_and_hold_it_while_they_beat"),
+    ),
+    Fault(
+        "a lost answer costs a batch of seeds",
+        SEEDS_LUA,
+        "if wanted > 0 and mine == 0 and kind ~= 'none' then",
+        "if wanted > 0 and kind ~= 'none' then\n  redis.call('DEL', hand)",
+        _integration("scrapy_redis", "an_answer_that_was_lost_costs_no_seed"),
+    ),
+    Fault(
+        "workers close while seeds are in a dead worker's hand",
+        SEEDS_LUA,
+        "local left = redis.call('ZCARD', hands) - mine",
+        "local left = 0",
+        _integration("scrapy_redis", "nobody_closes_while_seeds_are_in_a_dead_hand"),
+    ),
+    Fault(
+        "seeds lie in hand when their worker has left",
+        SEED_KEYS,
+        "await self._ask(0 if self.key.unconfirmed else PUT_BACK)",
+        "await self._ask(0)",
+        _integration("scrapy_redis", "seeds_that_no_store_has_confirmed_go_back_to_their_key"),
+    ),
+    Fault(
+        "all seeds are taken at once",
+        SEED_KEYS,
+        "2 * courier.limits.prefetch - reply.waiting",
+        "10**9",
+        _integration("scrapy_redis", "a_worker_that_is_stopped_leaves_the_seeds"),
+    ),
+    Fault(
+        "a bad seed of a key ends the batch",
+        SEED_KEYS,
+        "        except Exception as exc:  # noqa: BLE001 - whatever a spider raises is a reason",
+        "        except LookupError as exc:",
+        _integration("scrapy_redis", "bad_seeds_are_counted_and_kept_and_the_batch_goes_on"),
+    ),
+    Fault(
+        "a seed-fed spider that was idle is not started again",
+        SEED_KEYS,
+        '"CLUSTER_FINISHED_HOLD_SECONDS", 0,',
+        '"CLUSTER_FINISHED_HOLD_SECONDS", 60,',
+        _integration("scrapy_redis", "a_spider_that_was_idle_may_be_started_again_at_once"),
+    ),
+    Fault(
+        "the spider goes on reading by itself",
+        SEED_KEYS,
+        "    spider.next_requests = lambda: iter(())\n",
+        "",
+        _integration("scrapy_redis", "a_spiders_own_idle_handler_is_kept_and_takes_no_seed"),
+    ),
+    Fault(
+        "any project with a REDIS_URL gets its frontier there",
+        THEIR_SETTINGS,
+        "    if not _in_use(settings):\n        return []\n",
+        "",
+        ("tests/unit/test_scrapy_redis_settings.py",),
+    ),
+    Fault(
+        "entries are unpickled unasked",
+        BACKLOG,
+        "if name in _PICKLES and not unpickle:",
+        "if False:",
+        _integration("import_scrapy_redis", "nothing_is_unpickled_unless_it_is_asked_for"),
+    ),
+    Fault(
+        "an import that is repeated queues dont_filter twice",
+        BACKLOG,
+        "return sower.push_of(request, key_of(",
+        "return sower.push_of(request) or (key_of(",
+        _integration(
+            "import_scrapy_redis",
+            "what_waits_is_queued_once_however_often_it_is_imported[FifoQueue]",
+        ),
+    ),
+    Fault(
+        "a queue with bad entries is deleted",
+        "clusterscrapy/commands/import_scrapy_redis.py",
+        "elif opts.delete and not sown.bad:",
+        "elif opts.delete:",
+        _integration("import_scrapy_redis", "a_bad_entry_is_kept_and_the_rest_goes_on"),
+    ),
+    Fault(
+        "what scrapy-redis has seen is known by Scrapy's fingerprint",
+        SEEN,
+        '"body": body.hex()}',
+        '"body": body.hex(), "headers": {}}',
+        _integration("import_scrapy_redis", "pages_that_it_has_seen_are_not_fetched_again"),
+    ),
+    Fault(
+        "answers of the store are counted against the wrong requests",
+        SEEN,
+        "queued = [not known and next(answers) for known in self._known]",
+        "queued = list(reply.queued)",
+        _integration("import_scrapy_redis", "pages_that_it_has_seen_are_not_fetched_again"),
+    ),
+)
+
 FAULTS = (
     *_IN_SQLITE,
     *_IN_REDIS,
@@ -991,4 +1121,5 @@ FAULTS = (
     *_AROUND_SCRAPY,
     *_AFTER_THE_END,
     *_ITEMS_AND_SEEDS,
+    *_OF_SCRAPY_REDIS,
 )

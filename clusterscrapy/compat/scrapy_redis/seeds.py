@@ -18,8 +18,8 @@ from uuid import uuid4
 import redis
 from scrapy import Request, signals
 from scrapy.exceptions import DontCloseSpider, NotConfigured
-from scrapy.settings import BaseSettings
 
+from clusterscrapy.compat.scrapy_redis.connection import client_of
 from clusterscrapy.escapes import caught
 from clusterscrapy.scheduler import Scheduler, scheduler_of, uses_frontier
 from clusterscrapy.seeds import buried
@@ -28,6 +28,7 @@ from clusterscrapy.setting import TRANSLATED
 if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.crawler import Crawler
+    from scrapy.settings import BaseSettings
     from typing_extensions import Self
 
     from clusterscrapy.frontier.courier import Courier
@@ -42,7 +43,6 @@ _AT_MOST = 500
 _NAP_S = 0.05
 _LOOK_FIRST_S, _LOOK_LAST_S = 0.1, 0.5
 _RETRY_S = 1.0
-_SOCKET_TIMEOUT_S = 5
 _UNKNOWN = 1
 PUT_BACK = -1
 
@@ -116,7 +116,7 @@ class SeedReader:
     def __init__(self, crawler: Crawler, spider: Any) -> None:
         self.crawler = crawler
         self.spider = spider
-        self.key = SeedKey(_client_of(crawler.settings), spider.redis_key)
+        self.key = SeedKey(client_of(crawler.settings), spider.redis_key)
         self.left = _UNKNOWN
         self._as_text = _decodes(crawler.settings)
         self._away = ""
@@ -312,18 +312,3 @@ def _waits_for_seeds(settings: BaseSettings, spider: Spider) -> None:
 def _decodes(settings: BaseSettings) -> bool:
     params = settings.getdict("REDIS_PARAMS")
     return bool(settings.get("REDIS_DECODE_RESPONSES") or params.get("decode_responses"))
-
-
-def _client_of(settings: BaseSettings) -> Any:
-    """A client by scrapy-redis' own code and settings; of bytes, so that any seed can be kept."""
-    from scrapy_redis import connection
-
-    theirs = BaseSettings({name: settings[name] for name in settings if name.startswith("REDIS_")})
-    theirs["REDIS_DECODE_RESPONSES"] = None
-    theirs["REDIS_PARAMS"] = {
-        **settings.getdict("REDIS_PARAMS"),
-        "decode_responses": False,
-        "socket_timeout": _SOCKET_TIMEOUT_S,
-        "socket_connect_timeout": _SOCKET_TIMEOUT_S,
-    }
-    return connection.from_settings(theirs)

@@ -34,7 +34,7 @@ _ORDERS = {
     "PriorityQueue": "fifo",
     "SpiderPriorityQueue": "fifo",
 }
-_KEYS = "crawls have keys of their own ('scrapy frontier list')"
+_IMPORT = "only 'scrapy frontier import-scrapy-redis' reads it"
 _IDLE = "the key is looked at several times a second, without blocking"
 _IGNORED = {
     "SCHEDULER_PERSIST": "an unfinished crawl is always kept and goes on, a finished one begins anew "
@@ -42,9 +42,9 @@ _IGNORED = {
     "SCHEDULER_FLUSH_ON_START": "it would wipe the crawl under the other workers; start afresh with "
     "-s CLUSTER_RESUME=0 or 'scrapy frontier drop'",
     "SCHEDULER_IDLE_BEFORE_CLOSE": "nothing blocks while the queue is empty (CLUSTER_IDLE)",
-    "SCHEDULER_QUEUE_KEY": _KEYS,
-    "SCHEDULER_DUPEFILTER_KEY": _KEYS,
-    "SCHEDULER_SERIALIZER": "requests are stored as plain data with a version, never pickled",
+    "SCHEDULER_QUEUE_KEY": f"crawls have keys of their own; {_IMPORT}",
+    "SCHEDULER_DUPEFILTER_KEY": "crawls have keys of their own; only CLUSTER_SCRAPY_REDIS_SEEN reads it",
+    "SCHEDULER_SERIALIZER": f"requests are stored as plain data, never pickled; {_IMPORT}",
     "STATS_KEY": "stats stay in their worker; 'scrapy frontier status' counts the whole crawl",
     "REDIS_START_URLS_BATCH_SIZE": "seeds are taken as there is room for them",
     "REDIS_KEY_CHECK_INTERVAL": _IDLE,

@@ -21,5 +21,5 @@ def take(key: Any, wanted: int) -> Any:
 
 
 if __name__ == "__main__":
-    seeds.SeedKey.take = take  # type: ignore[method-assign]
+    seeds.SeedKey.take = take  # type: ignore[method-assign, assignment]
     execute()

@@ -39,6 +39,7 @@ class Plain(CrawlSpider):
     """No Redis spider, but in the same project."""
 
     name = "plain"
+    url: str
     rules = (Rule(LinkExtractor(), callback="parse_page", follow=True),)
 
     def __init__(self, *args, **kwargs):
@@ -47,6 +48,9 @@ class Plain(CrawlSpider):
 
     def parse_page(self, response):
         return {"url": response.url}
+
+    def parse_other(self, response, note=""):
+        return {"url": response.url, "note": note}
 
 
 class Own(RedisSpider):
@@ -59,6 +63,23 @@ class Own(RedisSpider):
         yield Request(f"{self.url}echo?{text}", dont_filter=True)
         if text == "bad":
             raise KeyError(text)
+
+    def parse(self, response):
+        return {"url": response.url}
+
+
+class Handler(RedisSpider):
+    """Does more than theirs when it is idle."""
+
+    name = "handler"
+    again = ""
+
+    def spider_idle(self):
+        if self.again:
+            self.server.rpush(self.redis_key, self.again)
+            self.again = ""
+        self.logger.info("idle, it would have taken %s", list(self.next_requests()))
+        super().spider_idle()
 
     def parse(self, response):
         return {"url": response.url}
